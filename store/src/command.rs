@@ -1,0 +1,186 @@
+//! What a leader proposes to a partition, and what applying it answers.
+
+use std::num::NonZeroU32;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::charge::Charge;
+use crate::document::Document;
+use crate::ids::{Etag, Lsn};
+use crate::item::{ItemKey, Stamp};
+use crate::time::ClockInterval;
+use crate::ttl::{InvalidTtl, PolicyEpoch, TtlPolicy};
+
+/// A command with the proposing leader's reading of the time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Proposal {
+    /// What the leader's clock said.
+    pub now: ClockInterval,
+    /// What to do.
+    pub command: Command,
+}
+
+/// A change of a partition.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Command {
+    /// Writes to items, all or none of them, at one instant.
+    Write(Vec<ItemWrite>),
+    /// Sets the container's policy; ignored unless the epoch is newer.
+    SetTtlPolicy {
+        /// Counts the container's policy changes.
+        epoch: PolicyEpoch,
+        /// The new policy.
+        policy: TtlPolicy,
+    },
+    /// Moves the partition clock, so that what has expired is dead for everybody.
+    AdvanceClock,
+    /// Removes up to `limit` items that are dead at the partition clock; apply decides which.
+    Sweep {
+        /// The most items to remove.
+        limit: NonZeroU32,
+    },
+}
+
+/// A write to one item.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ItemWrite {
+    /// Which item.
+    pub key: ItemKey,
+    /// What must hold for the write to happen.
+    pub precondition: Precondition,
+    /// What to do.
+    pub action: Action,
+}
+
+/// A condition on the stored version, judged when the command is applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Precondition {
+    /// Nothing.
+    None,
+    /// `If-Match: "…"`; no etag if the header held something no etag looks like.
+    IfMatch(Option<Etag>),
+    /// `If-Match: *`.
+    IfMatchAny,
+    /// `If-None-Match: "…"`.
+    IfNoneMatch(Option<Etag>),
+    /// `If-None-Match: *`.
+    IfNoneMatchAny,
+}
+
+impl Precondition {
+    /// True if a write to a version with this etag may happen.
+    pub fn allows(self, stored: Etag) -> bool {
+        match self {
+            Precondition::None | Precondition::IfMatchAny => true,
+            Precondition::IfMatch(wanted) => wanted == Some(stored),
+            Precondition::IfNoneMatch(unwanted) => unwanted != Some(stored),
+            Precondition::IfNoneMatchAny => false,
+        }
+    }
+}
+
+/// What to do with an item.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Action {
+    /// Store it; refused if it exists.
+    Create(Document),
+    /// Store it over the existing version; refused if there is none.
+    Replace(Document),
+    /// Store it.
+    Upsert(Document),
+    /// Remove it; refused if there is none.
+    Delete,
+}
+
+/// An answer that is the same on every replica: the command changed nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
+pub enum Refusal {
+    /// There is no such item.
+    #[error("Entity with the specified id does not exist in the system.")]
+    NotFound,
+    /// There is such an item already.
+    #[error("Entity with the specified id already exists in the system.")]
+    Conflict,
+    /// A condition does not hold.
+    #[error("Operation cannot be performed because one of the specified precondition is not met.")]
+    PreconditionFailed,
+    /// The body's `ttl` is not valid, and expiry is on.
+    #[error(
+        "The value {value} of 'ttl' is not allowed: it must be -1 or an integer \
+         between 1 and 2147483647."
+    )]
+    InvalidTtl {
+        /// The value, as JSON.
+        value: String,
+    },
+    /// The item lies outside the partition's range: the proposer's map was old.
+    #[error("the item does not belong to this partition")]
+    WrongPartition,
+}
+
+impl From<InvalidTtl> for Refusal {
+    fn from(error: InvalidTtl) -> Self {
+        Refusal::InvalidTtl { value: error.value }
+    }
+}
+
+/// What a write did to an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Effect {
+    /// There was none before.
+    Created,
+    /// There was one before.
+    Replaced,
+    /// There is none now.
+    Deleted,
+}
+
+/// One write that was applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Written {
+    /// What happened.
+    pub effect: Effect,
+    /// The version that is there now; of a deleted item the version that was.
+    pub stamp: Stamp,
+    /// Its cost.
+    pub charge: Charge,
+}
+
+/// A transaction that changed nothing, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refused {
+    /// Which write of the command, counted from 0.
+    pub operation: u16,
+    /// Why.
+    pub refusal: Refusal,
+    /// What was looked at on the way costs all the same.
+    pub charge: Charge,
+}
+
+/// What applying a command answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// The entry's place in the log.
+    pub lsn: Lsn,
+    /// What it did.
+    pub effect: CommandEffect,
+}
+
+/// What a command did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CommandEffect {
+    /// Items were written, or none of them was.
+    Write(Result<Vec<Written>, Refused>),
+    /// The policy in force is now of this epoch.
+    PolicySet(PolicyEpoch),
+    /// The clock moved, or stood already where it should.
+    ClockAdvanced,
+    /// So many dead items were removed.
+    Swept {
+        /// How many.
+        removed: u32,
+        /// True if there may be more.
+        more: bool,
+    },
+}

@@ -1,0 +1,218 @@
+//! The storage engine: ordered tables with atomic batches, behind a trait as narrow as we can use.
+//!
+//! Two implementations: `memory` for tests and simulation, `rocks` for disks. Neither keeps a
+//! journal of its own, because the Raft log is the journal: a crash returns an engine to a prefix of
+//! the batches written to it, and `flush` moves that prefix forward.
+
+mod memory;
+#[cfg(feature = "rocksdb")]
+mod rocks;
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+pub use memory::MemoryEngine;
+#[cfg(feature = "rocksdb")]
+pub use rocks::{RocksEngine, RocksOptions};
+
+/// A table: an ordered map from bytes to bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Table {
+    /// Items by container, slot, effective partition key, partition key value, id.
+    Items,
+    /// Item keys by container, slot, item number: finds what a `_rid` means.
+    Numbers,
+    /// Item keys by feed and LSN: the order of last writes.
+    Feed,
+    /// Items with a `ttl` of their own, by container, slot, expiry second.
+    Expiry,
+    /// What a group replicates beside its rows: applied position, clock, cursors.
+    Meta,
+    /// The catalog's rows.
+    Catalog,
+}
+
+impl Table {
+    /// Every table, in a fixed order.
+    pub const ALL: [Table; 6] =
+        [Table::Items, Table::Numbers, Table::Feed, Table::Expiry, Table::Meta, Table::Catalog];
+
+    /// The table's name on disk.
+    pub fn name(self) -> &'static str {
+        match self {
+            Table::Items => "items",
+            Table::Numbers => "numbers",
+            Table::Feed => "feed",
+            Table::Expiry => "expiry",
+            Table::Meta => "meta",
+            Table::Catalog => "catalog",
+        }
+    }
+}
+
+/// This machine failed: never an answer, never applied past.
+#[derive(Debug, Error)]
+pub enum Fault {
+    /// The engine could not read or write.
+    #[error("storage engine: {0}")]
+    Engine(String),
+    /// Stored bytes are not what was written, or a replica would leave the common history.
+    #[error("corrupt data in {place}: {detail}")]
+    Corrupt {
+        /// Where.
+        place: &'static str,
+        /// What is wrong.
+        detail: String,
+    },
+}
+
+impl Fault {
+    /// A fault of corruption.
+    pub fn corrupt(place: &'static str, detail: impl ToString) -> Self {
+        Fault::Corrupt { place, detail: detail.to_string() }
+    }
+}
+
+/// Keys `[start, end)` of one table; no end means to the last key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyRange {
+    /// The table.
+    pub table: Table,
+    /// First key inside.
+    pub start: Vec<u8>,
+    /// First key outside.
+    pub end: Option<Vec<u8>>,
+}
+
+impl KeyRange {
+    /// All keys that start with `prefix`.
+    pub fn prefix(table: Table, prefix: Vec<u8>) -> Self {
+        let end = crate::keycode::prefix_end(&prefix);
+        Self { table, start: prefix, end }
+    }
+
+    /// The part of this range behind `key`.
+    #[must_use]
+    pub fn after(mut self, key: &[u8]) -> Self {
+        let mut next = key.to_vec();
+        next.push(0);
+        self.start = self.start.max(next);
+        self
+    }
+
+    /// True if nothing can lie inside.
+    pub fn is_empty(&self) -> bool {
+        self.end.as_ref().is_some_and(|end| *end <= self.start)
+    }
+}
+
+/// A key and its value.
+pub type Row = (Vec<u8>, Vec<u8>);
+/// Rows in key order.
+pub type Rows<'a> = Box<dyn Iterator<Item = Result<Row, Fault>> + Send + 'a>;
+
+/// What can be read from: the engine as it is now, or a view of it as it was.
+pub trait Read: Send + Sync {
+    /// The value of a key.
+    fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, Fault>;
+
+    /// The rows of a range, in key order.
+    fn scan(&self, range: &KeyRange) -> Rows<'_>;
+}
+
+/// Ordered tables with atomic batches.
+pub trait Engine: Read + 'static {
+    /// Writes a batch: all of it, visible at once, or nothing.
+    fn write(&self, batch: Batch) -> Result<(), Fault>;
+
+    /// A consistent view that later writes do not change.
+    fn view(&self) -> Arc<dyn Read>;
+
+    /// Returns when everything written before the call survives a crash.
+    fn flush(&self) -> Result<(), Fault>;
+
+    /// Bytes the engine holds in memory and on disk, for metrics.
+    fn usage(&self) -> Usage;
+}
+
+/// What an engine occupies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes in files.
+    pub disk_bytes: u64,
+    /// Bytes written but not yet flushed.
+    pub unflushed_bytes: u64,
+}
+
+/// Changes to be written together.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    changes: Vec<Change>,
+    bytes: usize,
+}
+
+/// One change of a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Sets a key.
+    Put(Table, Vec<u8>, Vec<u8>),
+    /// Removes a key, if it is there.
+    Delete(Table, Vec<u8>),
+    /// Removes all keys of a range.
+    DeleteRange(KeyRange),
+}
+
+impl Batch {
+    /// Sets a key.
+    pub fn put(&mut self, table: Table, key: Vec<u8>, value: Vec<u8>) {
+        self.bytes += key.len() + value.len();
+        self.changes.push(Change::Put(table, key, value));
+    }
+
+    /// Removes a key.
+    pub fn delete(&mut self, table: Table, key: Vec<u8>) {
+        self.bytes += key.len();
+        self.changes.push(Change::Delete(table, key));
+    }
+
+    /// Removes a range.
+    pub fn delete_range(&mut self, range: KeyRange) {
+        if !range.is_empty() {
+            self.changes.push(Change::DeleteRange(range));
+        }
+    }
+
+    /// The changes in order.
+    pub fn changes(&self) -> &[Change] {
+        &self.changes
+    }
+
+    /// The changes in order, given away.
+    pub fn into_changes(self) -> Vec<Change> {
+        self.changes
+    }
+
+    /// Bytes of all keys and values.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Extends a running checksum over everything the batch changes: replicas that applied the same
+    /// log have the same.
+    pub fn digest(&self, seed: u32) -> u32 {
+        let part = |crc: u32, tag: u8, table: Table, bytes: &[u8]| {
+            let crc = crc32c::crc32c_append(crc, &[tag, table as u8]);
+            crc32c::crc32c_append(crc, bytes)
+        };
+        self.changes.iter().fold(seed, |crc, change| match change {
+            Change::Put(table, key, value) => part(part(crc, 1, *table, key), 2, *table, value),
+            Change::Delete(table, key) => part(crc, 3, *table, key),
+            Change::DeleteRange(range) => {
+                let crc = part(crc, 4, range.table, &range.start);
+                part(crc, 5, range.table, range.end.as_deref().unwrap_or_default())
+            }
+        })
+    }
+}

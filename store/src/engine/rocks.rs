@@ -1,0 +1,201 @@
+//! The durable engine: RocksDB, named nowhere else.
+//!
+//! Its own write-ahead log is off and column families flush together, so that a crash leaves an
+//! exact prefix of the batches; the Raft log replays the rest. Nothing here runs on async workers
+//! for long: callers hand scans and applies to threads that may block.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rocksdb::{
+    BlockBasedOptions, Cache, ColumnFamilyDescriptor, DB, DBCompressionType, Direction,
+    FlushOptions, IteratorMode, Options, ReadOptions, SnapshotWithThreadMode, WriteBatch,
+    WriteOptions,
+};
+use self_cell::self_cell;
+
+use super::{Batch, Change, Engine, Fault, KeyRange, Read, Rows, Table, Usage};
+
+/// How much memory the engine may take.
+#[derive(Clone, Copy, Debug)]
+pub struct RocksOptions {
+    /// Cache of uncompressed blocks, in bytes.
+    pub block_cache_bytes: usize,
+    /// All write buffers together, in bytes; reaching it starts a flush.
+    pub write_buffer_bytes: usize,
+}
+
+impl Default for RocksOptions {
+    fn default() -> Self {
+        Self { block_cache_bytes: 64 << 20, write_buffer_bytes: 64 << 20 }
+    }
+}
+
+/// A RocksDB database with one column family per table.
+pub struct RocksEngine {
+    db: Arc<DB>,
+}
+
+impl From<rocksdb::Error> for Fault {
+    fn from(error: rocksdb::Error) -> Self {
+        Fault::Engine(error.into_string())
+    }
+}
+
+impl RocksEngine {
+    /// Opens or creates the database in `directory`.
+    pub fn open(directory: &Path, options: RocksOptions) -> Result<Self, Fault> {
+        let cache = Cache::new_lru_cache(options.block_cache_bytes);
+        let families = Table::ALL
+            .map(|table| ColumnFamilyDescriptor::new(table.name(), table_options(&cache, options)));
+        let db = DB::open_cf_descriptors(&database_options(options), directory, families)?;
+        Ok(Self { db: Arc::new(db) })
+    }
+}
+
+fn database_options(options: RocksOptions) -> Options {
+    let mut database = Options::default();
+    database.create_if_missing(true);
+    database.create_missing_column_families(true);
+    // Without this the column families would survive a crash at different points of history.
+    database.set_atomic_flush(true);
+    database.set_db_write_buffer_size(options.write_buffer_bytes);
+    database.set_max_background_jobs(2);
+    database.set_bytes_per_sync(1 << 20);
+    database.set_keep_log_file_num(4);
+    database.set_max_open_files(512);
+    database
+}
+
+fn table_options(cache: &Cache, options: RocksOptions) -> Options {
+    let mut blocks = BlockBasedOptions::default();
+    blocks.set_block_cache(cache);
+    blocks.set_block_size(8 << 10);
+    blocks.set_bloom_filter(10.0, false);
+    blocks.set_cache_index_and_filter_blocks(true);
+    blocks.set_pin_l0_filter_and_index_blocks_in_cache(true);
+    blocks.set_format_version(5);
+    let mut table = Options::default();
+    table.set_block_based_table_factory(&blocks);
+    table.set_write_buffer_size(options.write_buffer_bytes / 2);
+    table.set_compression_type(DBCompressionType::Lz4);
+    table.set_level_compaction_dynamic_level_bytes(true);
+    table
+}
+
+fn unjournaled() -> WriteOptions {
+    let mut options = WriteOptions::default();
+    options.disable_wal(true);
+    options
+}
+
+fn family(db: &DB, table: Table) -> &rocksdb::ColumnFamily {
+    db.cf_handle(table.name()).expect("every table was opened with the database")
+}
+
+fn read_options(range: &KeyRange) -> ReadOptions {
+    let mut options = ReadOptions::default();
+    if let Some(end) = &range.end {
+        options.set_iterate_upper_bound(end.clone());
+    }
+    options
+}
+
+impl Read for RocksEngine {
+    fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
+        Ok(self.db.get_cf(family(&self.db, table), key)?)
+    }
+
+    fn scan(&self, range: &KeyRange) -> Rows<'_> {
+        if range.is_empty() {
+            return Box::new(std::iter::empty());
+        }
+        let mode = IteratorMode::From(&range.start, Direction::Forward);
+        let family = family(&self.db, range.table);
+        rows(self.db.iterator_cf_opt(family, read_options(range), mode))
+    }
+}
+
+type Iter<'a> = rocksdb::DBIteratorWithThreadMode<'a, DB>;
+
+fn rows(iter: Iter<'_>) -> Rows<'_> {
+    Box::new(iter.map(|row| {
+        let (key, value) = row?;
+        Ok((key.into_vec(), value.into_vec()))
+    }))
+}
+
+type Snapshot<'a> = SnapshotWithThreadMode<'a, DB>;
+
+self_cell!(
+    /// The database as it was at one moment, kept alive together with the database.
+    struct RocksView {
+        owner: Arc<DB>,
+        #[covariant]
+        dependent: Snapshot,
+    }
+);
+
+impl Read for RocksView {
+    fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
+        Ok(self.borrow_dependent().get_cf(family(self.borrow_owner(), table), key)?)
+    }
+
+    fn scan(&self, range: &KeyRange) -> Rows<'_> {
+        if range.is_empty() {
+            return Box::new(std::iter::empty());
+        }
+        let mode = IteratorMode::From(&range.start, Direction::Forward);
+        let family = family(self.borrow_owner(), range.table);
+        rows(self.borrow_dependent().iterator_cf_opt(family, read_options(range), mode))
+    }
+}
+
+impl Engine for RocksEngine {
+    fn write(&self, batch: Batch) -> Result<(), Fault> {
+        let mut changes = WriteBatch::default();
+        for change in batch.changes() {
+            match change {
+                Change::Put(table, key, value) => {
+                    changes.put_cf(family(&self.db, *table), key, value);
+                }
+                Change::Delete(table, key) => changes.delete_cf(family(&self.db, *table), key),
+                Change::DeleteRange(range) => {
+                    let end = range.end.as_deref().unwrap_or(&LAST_KEY);
+                    changes.delete_range_cf(family(&self.db, range.table), &range.start[..], end);
+                }
+            }
+        }
+        Ok(self.db.write_opt(&changes, &unjournaled())?)
+    }
+
+    fn view(&self) -> Arc<dyn Read> {
+        Arc::new(RocksView::new(self.db.clone(), |db| db.snapshot()))
+    }
+
+    fn flush(&self) -> Result<(), Fault> {
+        let families: Vec<_> = Table::ALL.iter().map(|table| family(&self.db, *table)).collect();
+        let mut options = FlushOptions::default();
+        options.set_wait(true);
+        Ok(self.db.flush_cfs_opt(&families, &options)?)
+    }
+
+    fn usage(&self) -> Usage {
+        let disk_bytes = self.sum(rocksdb::properties::TOTAL_SST_FILES_SIZE);
+        let unflushed_bytes = self.sum(rocksdb::properties::CUR_SIZE_ALL_MEM_TABLES);
+        Usage { disk_bytes, unflushed_bytes }
+    }
+}
+
+impl RocksEngine {
+    /// Adds up a numeric property over all tables.
+    fn sum(&self, property: &rocksdb::properties::PropName) -> u64 {
+        let value = |table: &Table| {
+            self.db.property_int_value_cf(family(&self.db, *table), property).ok().flatten()
+        };
+        Table::ALL.iter().filter_map(value).sum()
+    }
+}
+
+/// Sorts behind every key we write: no key starts with 64 bytes of FF.
+const LAST_KEY: [u8; 64] = [0xFF; 64];

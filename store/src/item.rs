@@ -1,0 +1,506 @@
+//! Items as the engine holds them: keys, the fixed header that goes before every body, and the rows
+//! that order items by number, by last write and by expiry.
+
+use std::num::NonZeroU32;
+
+use serde::{Deserialize, Serialize};
+
+use crate::engine::{Fault, KeyRange, Table};
+use crate::ids::{ContainerNumber, Etag, GroupId, ItemId, ItemNumber, Lsn, ResourceId};
+use crate::keycode::{self, KeyReader, MalformedKey};
+use crate::partition_key::{Epk, PartitionKey, Place, SlotRange};
+use crate::time::Seconds;
+use crate::ttl::ItemTtl;
+
+/// Where an item stands within its container: slot, EPK, partition key value, id, in this order.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ItemKey(#[serde(with = "serde_bytes")] Vec<u8>);
+
+/// An item key taken apart.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ItemKeyParts {
+    /// The effective partition key.
+    pub epk: Epk,
+    /// The partition key value.
+    pub key: PartitionKey,
+    /// The id.
+    pub id: String,
+}
+
+impl ItemKey {
+    /// The key of an item.
+    pub fn new(place: &Place, key: &PartitionKey, id: &ItemId) -> Self {
+        let mut bytes = Self::logical_partition(place, key);
+        keycode::put_bytes(&mut bytes, id.as_str().as_bytes());
+        Self(bytes)
+    }
+
+    /// The common beginning of all keys with this partition key value.
+    pub fn logical_partition(place: &Place, key: &PartitionKey) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(64);
+        bytes.push(place.slot);
+        keycode::put_bytes(&mut bytes, place.epk.as_bytes());
+        key.put(&mut bytes);
+        bytes
+    }
+
+    /// A key from its bytes, as found in the engine.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, MalformedKey> {
+        if bytes.is_empty() {
+            Err(MalformedKey("an empty item key"))
+        } else {
+            Ok(Self(bytes.into()))
+        }
+    }
+
+    /// The slot of the hash space.
+    pub fn slot(&self) -> u8 {
+        *self.0.first().expect("an item key starts with its slot")
+    }
+
+    /// True if the key starts with a slot at all: what a decoder must check.
+    pub fn is_valid(&self) -> bool {
+        !self.0.is_empty()
+    }
+
+    /// The bytes, slot first.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Takes the key apart; `components` is the number of paths in the container's definition.
+    pub fn parts(&self, components: usize) -> Result<ItemKeyParts, MalformedKey> {
+        let mut reader = KeyReader::new(&self.0);
+        reader.u8()?;
+        let epk = Epk::from_bytes(reader.bytes()?);
+        let key = PartitionKey::read(&mut reader, components)?;
+        let id = reader.text()?;
+        if reader.rest().is_empty() {
+            Ok(ItemKeyParts { epk, key, id })
+        } else {
+            Err(MalformedKey("bytes behind the id"))
+        }
+    }
+}
+
+/// What the system keeps beside a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stamp {
+    /// The log entry that wrote this version.
+    pub lsn: Lsn,
+    /// Which write of that entry it was.
+    pub operation: u16,
+    /// `_ts`.
+    pub ts: Seconds,
+    /// What the body says about its time to live.
+    pub ttl: ItemTtl,
+    /// `_etag`.
+    pub etag: Etag,
+    /// The item's number: the last part of its `_rid`, kept over replacements.
+    pub number: ItemNumber,
+    /// How many values the index policy included when this version was written.
+    pub indexed_values: u32,
+}
+
+/// A stored version of an item.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// What the system keeps.
+    pub stamp: Stamp,
+    /// What the user wrote, normalised.
+    pub body: Vec<u8>,
+}
+
+/// First byte of every stored item.
+const ITEM_VERSION: u8 = 1;
+/// Bytes before the body.
+const HEADER_BYTES: usize = 52;
+
+const TTL_INHERIT: u8 = 0;
+const TTL_NEVER: u8 = 1;
+const TTL_OWN: u8 = 2;
+
+fn ttl_code(ttl: ItemTtl) -> (u8, u32) {
+    match ttl {
+        ItemTtl::Inherit => (TTL_INHERIT, 0),
+        ItemTtl::Never => (TTL_NEVER, 0),
+        ItemTtl::Own(seconds) => (TTL_OWN, seconds.get()),
+    }
+}
+
+fn ttl_from_code(code: u8, seconds: u32) -> Result<ItemTtl, MalformedKey> {
+    match (code, NonZeroU32::new(seconds)) {
+        (TTL_INHERIT, None) => Ok(ItemTtl::Inherit),
+        (TTL_NEVER, None) => Ok(ItemTtl::Never),
+        (TTL_OWN, Some(seconds)) => Ok(ItemTtl::Own(seconds)),
+        _ => Err(MalformedKey("an unknown time to live")),
+    }
+}
+
+fn corrupt_item(error: &MalformedKey) -> Fault {
+    Fault::corrupt("items", error)
+}
+
+impl Item {
+    /// The stored form: version byte, header, body.
+    pub fn encode(&self) -> Vec<u8> {
+        let Stamp { lsn, operation, ts, ttl, etag, number, indexed_values } = self.stamp;
+        let (ttl_code, ttl_seconds) = ttl_code(ttl);
+        let mut bytes = Vec::with_capacity(HEADER_BYTES + self.body.len());
+        bytes.push(ITEM_VERSION);
+        bytes.push(ttl_code);
+        bytes.extend_from_slice(&operation.to_be_bytes());
+        bytes.extend_from_slice(&ttl_seconds.to_be_bytes());
+        bytes.extend_from_slice(&lsn.0.to_be_bytes());
+        bytes.extend_from_slice(&ts.0.to_be_bytes());
+        bytes.extend_from_slice(&etag.0.to_be_bytes());
+        bytes.extend_from_slice(&number.0.to_be_bytes());
+        bytes.extend_from_slice(&indexed_values.to_be_bytes());
+        assert_eq!(bytes.len(), HEADER_BYTES, "the header has a fixed length");
+        bytes.extend_from_slice(&self.body);
+        bytes
+    }
+
+    /// Reads the stored form.
+    pub fn decode(mut bytes: Vec<u8>) -> Result<Self, Fault> {
+        let stamp = Stamp::decode(&bytes)?;
+        bytes.drain(..HEADER_BYTES);
+        Ok(Self { stamp, body: bytes })
+    }
+
+    /// The item as clients see it: the body with the system properties at its end.
+    pub fn to_json(&self, container: ContainerNumber) -> Vec<u8> {
+        client_json(&self.body, &self.stamp, container)
+    }
+}
+
+impl Stamp {
+    /// Reads the header of a stored item, leaving the body alone.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Fault> {
+        Self::read(&mut KeyReader::new(bytes)).map_err(|error| corrupt_item(&error))
+    }
+
+    fn read(reader: &mut KeyReader<'_>) -> Result<Self, MalformedKey> {
+        if reader.u8()? != ITEM_VERSION {
+            return Err(MalformedKey("an unknown item version"));
+        }
+        let ttl_code = reader.u8()?;
+        let operation = reader.u16()?;
+        let ttl = ttl_from_code(ttl_code, reader.u32()?)?;
+        let lsn = Lsn(reader.u64()?);
+        let ts = Seconds(reader.u64()?);
+        let etag = Etag((u128::from(reader.u64()?) << 64) | u128::from(reader.u64()?));
+        let number = ItemNumber(reader.u64()?);
+        let indexed_values = reader.u32()?;
+        Ok(Self { lsn, operation, ts, ttl, etag, number, indexed_values })
+    }
+}
+
+/// Splices the system properties into a stored body.
+pub fn client_json(body: &[u8], stamp: &Stamp, container: ContainerNumber) -> Vec<u8> {
+    use std::io::Write as _;
+
+    let open = body.strip_suffix(b"}").expect("a stored body is a JSON object");
+    let comma = if open.len() > 1 { "," } else { "" };
+    let collection = ResourceId::Container(container);
+    let database = ResourceId::Database(container.database);
+    let rid = ResourceId::item(container, stamp.number);
+    let mut json = Vec::with_capacity(body.len() + 256);
+    json.extend_from_slice(open);
+    write!(
+        json,
+        "{comma}\"_rid\":\"{rid}\",\"_self\":\"dbs/{database}/colls/{collection}/docs/{rid}/\",\
+         \"_etag\":\"\\\"{}\\\"\",\"_attachments\":\"attachments/\",\"_ts\":{}}}",
+        stamp.etag.to_string().trim_matches('"'),
+        stamp.ts
+    )
+    .expect("a Vec takes every write");
+    json
+}
+
+/// Builds the engine keys of one container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ContainerKeys {
+    prefix: [u8; 8],
+}
+
+impl ContainerKeys {
+    /// Keys of this container.
+    pub fn new(container: ContainerNumber) -> Self {
+        Self { prefix: container.to_bytes() }
+    }
+
+    fn key(self, rest: &[u8], extra: usize) -> Vec<u8> {
+        let mut key = Vec::with_capacity(self.prefix.len() + rest.len() + extra);
+        key.extend_from_slice(&self.prefix);
+        key.extend_from_slice(rest);
+        key
+    }
+
+    /// The item's row in `Table::Items`.
+    pub fn item(self, key: &ItemKey) -> Vec<u8> {
+        self.key(key.as_bytes(), 0)
+    }
+
+    /// The item key in a key of `Table::Items`.
+    pub fn item_of(self, key: &[u8]) -> Result<ItemKey, Fault> {
+        let rest = key.strip_prefix(&self.prefix[..]).ok_or(MalformedKey("another container"));
+        rest.and_then(ItemKey::from_bytes).map_err(|error| corrupt_item(&error))
+    }
+
+    /// The row in `Table::Numbers` that finds an item by its number.
+    pub fn number(self, number: ItemNumber) -> Vec<u8> {
+        let mut key = self.key(&[number.slot()], 8);
+        key.extend_from_slice(&number.0.to_be_bytes());
+        key
+    }
+
+    /// The row in `Table::Expiry` of an item with its own time to live.
+    pub fn expiry(self, expiry: Seconds, item: &ItemKey) -> Vec<u8> {
+        let mut key = self.expiry_from(item.slot(), expiry);
+        key.extend_from_slice(&item.as_bytes()[1..]);
+        key
+    }
+
+    /// The first possible row of `Table::Expiry` in this slot and second.
+    pub fn expiry_from(self, slot: u8, expiry: Seconds) -> Vec<u8> {
+        let mut key = self.key(&[slot], 96);
+        key.extend_from_slice(&expiry.0.to_be_bytes());
+        key
+    }
+
+    /// Takes a key of `Table::Expiry` apart.
+    pub fn expiry_of(self, key: &[u8]) -> Result<(Seconds, ItemKey), Fault> {
+        let parse = || {
+            let mut reader = KeyReader::new(key);
+            reader.take(self.prefix.len())?;
+            let slot = reader.u8()?;
+            let expiry = Seconds(reader.u64()?);
+            let mut item = vec![slot];
+            item.extend_from_slice(reader.rest());
+            Ok((expiry, ItemKey(item)))
+        };
+        parse().map_err(|error: MalformedKey| Fault::corrupt("expiry", error))
+    }
+
+    /// The rows of a run of slots in a table whose keys start with container and slot.
+    pub fn slots(self, table: Table, slots: SlotRange) -> KeyRange {
+        let bound = |slot: u16| match u8::try_from(slot) {
+            Ok(slot) => Some(self.key(&[slot], 0)),
+            Err(_) => keycode::prefix_end(&self.prefix),
+        };
+        let start = bound(slots.start).expect("a run of slots starts inside the hash space");
+        KeyRange { table, start, end: bound(slots.end) }
+    }
+
+    /// The rows of `Table::Items` with this partition key value or prefix of one.
+    pub fn logical_partition(self, place: &Place, key: &PartitionKey) -> KeyRange {
+        let prefix = self.key(&ItemKey::logical_partition(place, key), 0);
+        KeyRange::prefix(Table::Items, prefix)
+    }
+}
+
+/// A row of `Table::Feed`: the last write of one item.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FeedRow {
+    /// `_ts` of the version.
+    pub ts: Seconds,
+    /// Its time to live.
+    pub ttl: ItemTtl,
+    /// The item.
+    pub item: ItemKey,
+}
+
+/// A place in a feed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct FeedPosition {
+    /// The log entry.
+    pub lsn: Lsn,
+    /// The write within it.
+    pub operation: u16,
+}
+
+impl FeedPosition {
+    /// Where a version stands in the feed.
+    pub fn of(stamp: &Stamp) -> Self {
+        Self { lsn: stamp.lsn, operation: stamp.operation }
+    }
+}
+
+/// The key of a feed row.
+pub fn feed_key(feed: GroupId, position: FeedPosition) -> Vec<u8> {
+    let mut key = Vec::with_capacity(18);
+    key.extend_from_slice(&feed.0.to_be_bytes());
+    key.extend_from_slice(&position.lsn.0.to_be_bytes());
+    key.extend_from_slice(&position.operation.to_be_bytes());
+    key
+}
+
+/// The position in a feed key.
+pub fn feed_position(key: &[u8]) -> Result<FeedPosition, Fault> {
+    let parse = || {
+        let mut reader = KeyReader::new(key);
+        reader.u64()?;
+        Ok(FeedPosition { lsn: Lsn(reader.u64()?), operation: reader.u16()? })
+    };
+    parse().map_err(|error: MalformedKey| Fault::corrupt("feed", error))
+}
+
+impl FeedRow {
+    /// The row of a version.
+    pub fn encode(&self) -> Vec<u8> {
+        let (ttl_code, ttl_seconds) = ttl_code(self.ttl);
+        let mut bytes = Vec::with_capacity(14 + self.item.as_bytes().len());
+        bytes.push(ITEM_VERSION);
+        bytes.push(ttl_code);
+        bytes.extend_from_slice(&ttl_seconds.to_be_bytes());
+        bytes.extend_from_slice(&self.ts.0.to_be_bytes());
+        bytes.extend_from_slice(self.item.as_bytes());
+        bytes
+    }
+
+    /// Reads a row.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Fault> {
+        let parse = || {
+            let mut reader = KeyReader::new(bytes);
+            if reader.u8()? != ITEM_VERSION {
+                return Err(MalformedKey("an unknown feed version"));
+            }
+            let ttl_code = reader.u8()?;
+            let ttl = ttl_from_code(ttl_code, reader.u32()?)?;
+            let ts = Seconds(reader.u64()?);
+            Ok(Self { ts, ttl, item: ItemKey::from_bytes(reader.rest())? })
+        };
+        parse().map_err(|error| Fault::corrupt("feed", error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::ids::DatabaseNumber;
+    use crate::partition_key::{KeyDefinition, KeyKind};
+
+    fn stamp(ttl: ItemTtl) -> Stamp {
+        Stamp {
+            lsn: Lsn(7),
+            operation: 2,
+            ts: Seconds(1_700_000_000),
+            ttl,
+            etag: Etag::new(GroupId(3), Lsn(7), 2),
+            number: ItemNumber::new(200, 9),
+            indexed_values: 5,
+        }
+    }
+
+    fn key(pk: &str, id: &str) -> ItemKey {
+        let definition = KeyDefinition { kind: KeyKind::HashV2, paths: vec![vec!["pk".into()]] };
+        let value = PartitionKey::parse(pk).unwrap();
+        let id = ItemId::try_from(id.to_string()).unwrap();
+        ItemKey::new(&definition.place(&value), &value, &id)
+    }
+
+    const CONTAINER: ContainerNumber = ContainerNumber { database: DatabaseNumber(1), number: 2 };
+
+    #[test]
+    fn stored_items_are_pinned_to_the_byte() {
+        let item =
+            Item { stamp: stamp(ItemTtl::Own(NonZeroU32::new(9).unwrap())), body: b"{}".to_vec() };
+        let golden = [
+            &[1, 2, 0, 2, 0, 0, 0, 9][..],
+            &[0, 0, 0, 0, 0, 0, 0, 7],
+            &[0, 0, 0, 0, 0x65, 0x53, 0xF1, 0],
+            &[0, 0, 0, 0, 0, 3, 0, 2, 0, 0, 0, 0, 0, 0, 0, 7],
+            &[0x0C, 0x80, 0, 0, 0, 0, 0, 9],
+            &[0, 0, 0, 5],
+            b"{}",
+        ]
+        .concat();
+        assert_eq!(item.encode(), golden);
+        assert_eq!(Item::decode(golden).unwrap(), item);
+    }
+
+    #[test]
+    fn corrupt_items_are_faults() {
+        let good = Item { stamp: stamp(ItemTtl::Never), body: b"{}".to_vec() }.encode();
+        for cut in 0..HEADER_BYTES {
+            assert!(Item::decode(good[..cut].to_vec()).is_err());
+        }
+        let mut wrong_version = good.clone();
+        wrong_version[0] = 9;
+        assert!(Item::decode(wrong_version).is_err());
+        let mut wrong_ttl = good;
+        wrong_ttl[1] = TTL_OWN;
+        assert!(Item::decode(wrong_ttl).is_err());
+    }
+
+    #[test]
+    fn system_properties_stand_at_the_end() {
+        let json = client_json(br#"{"id":"a"}"#, &stamp(ItemTtl::Inherit), CONTAINER);
+        assert_eq!(
+            String::from_utf8(json).unwrap(),
+            r#"{"id":"a","_rid":"AAAAAYAAAAIJAAAAAACADA==","_self":"dbs/AAAAAQ==/colls/AAAAAYAAAAI=/docs/AAAAAYAAAAIJAAAAAACADA==/","_etag":"\"00000000-0003-0002-0000-000000000007\"","_attachments":"attachments/","_ts":1700000000}"#
+        );
+        let empty = client_json(b"{}", &stamp(ItemTtl::Inherit), CONTAINER);
+        assert!(serde_json::from_slice::<serde_json::Value>(&empty).is_ok());
+    }
+
+    #[test]
+    fn slot_ranges_cover_their_slots_in_every_table() {
+        let keys = ContainerKeys::new(CONTAINER);
+        let item = key(r#"["a"]"#, "1");
+        let slot = u16::from(item.slot());
+        let inside = SlotRange { start: slot, end: slot + 1 };
+        let below = SlotRange { start: 0, end: slot };
+        let contains = |range: &KeyRange, key: &[u8]| {
+            range.start.as_slice() <= key && range.end.as_ref().is_none_or(|end| key < &end[..])
+        };
+        let rows = [
+            (Table::Items, keys.item(&item)),
+            (Table::Numbers, keys.number(ItemNumber::new(item.slot(), 1))),
+            (Table::Expiry, keys.expiry(Seconds(5), &item)),
+        ];
+        for (table, row) in rows {
+            assert!(contains(&keys.slots(table, inside), &row));
+            assert!(contains(&keys.slots(table, SlotRange::ALL), &row));
+            assert!(!contains(&keys.slots(table, below), &row));
+        }
+    }
+
+    #[test]
+    fn keys_come_apart_as_they_were_put_together() {
+        let item = key(r#"["a\u0000b"]"#, "id\u{1}");
+        let parts = item.parts(1).unwrap();
+        assert_eq!(
+            (parts.id.as_str(), parts.key),
+            ("id\u{1}", PartitionKey::parse(r#"["a\u0000b"]"#).unwrap())
+        );
+        assert!(item.parts(2).is_err());
+        let keys = ContainerKeys::new(CONTAINER);
+        assert_eq!(keys.item_of(&keys.item(&item)).unwrap(), item);
+        assert_eq!(keys.expiry_of(&keys.expiry(Seconds(9), &item)).unwrap(), (Seconds(9), item));
+    }
+
+    proptest! {
+        #[test]
+        fn feed_rows_survive_the_round_trip_in_lsn_order(a: (u64, u16), b: (u64, u16)) {
+            let position = |(lsn, operation)| FeedPosition { lsn: Lsn(lsn), operation };
+            let (a, b) = (position(a), position(b));
+            let feed = GroupId(4);
+            prop_assert_eq!(a.cmp(&b), feed_key(feed, a).cmp(&feed_key(feed, b)));
+            prop_assert_eq!(feed_position(&feed_key(feed, a)).unwrap(), a);
+            let row = FeedRow { ts: Seconds(a.lsn.0), ttl: ItemTtl::Inherit, item: key("[1]", "x") };
+            prop_assert_eq!(FeedRow::decode(&row.encode()).unwrap(), row);
+        }
+
+        #[test]
+        fn any_bytes_are_decoded_without_panic(bytes: Vec<u8>) {
+            let _ = Item::decode(bytes.clone());
+            let _ = FeedRow::decode(&bytes);
+            let _ = feed_position(&bytes);
+            let _ = ContainerKeys::new(CONTAINER).expiry_of(&bytes);
+        }
+    }
+}

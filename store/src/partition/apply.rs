@@ -1,0 +1,276 @@
+//! Applying log entries: the only place where items change.
+
+use super::{Partition, PartitionState};
+use crate::charge::Charge;
+use crate::codec;
+use crate::command::{
+    Action, Command, CommandEffect, Effect, ItemWrite, Outcome, Proposal, Refusal, Refused, Written,
+};
+use crate::document::Document;
+use crate::engine::{Batch, Fault, Table};
+use crate::ids::{Etag, ItemNumber, Lsn};
+use crate::item::{FeedPosition, FeedRow, Item, ItemKey, Stamp, feed_key};
+use crate::machine::{self, Entry, LogId, Membership, MetaTag};
+use crate::ttl::{ItemTtl, TtlField};
+
+/// An entry being applied: a copy of the state, and the changes so far.
+pub(super) struct Draft<'p> {
+    pub(super) partition: &'p Partition,
+    pub(super) state: PartitionState,
+    pub(super) batch: Batch,
+    pub(super) lsn: Lsn,
+    /// What the writes of this entry did so far, for the later ones to see.
+    touched: Vec<(ItemKey, Option<Item>)>,
+}
+
+impl Partition {
+    pub(super) fn apply_entry(
+        &self,
+        position: LogId,
+        entry: Entry<'_>,
+    ) -> Result<Option<Outcome>, Fault> {
+        let state = self.state();
+        machine::assert_next(state.applied, position);
+        let mut draft = Draft {
+            partition: self,
+            state,
+            batch: Batch::default(),
+            lsn: Lsn(position.index),
+            touched: Vec::new(),
+        };
+        draft.state.applied = Some(position);
+        let (effect, membership) = match entry {
+            Entry::Blank => (None, None),
+            Entry::Membership(members) => (None, Some(draft.set_membership(position, members))),
+            Entry::Command(bytes) => (Some(draft.carry_out(bytes)?), None),
+        };
+        self.publish(draft, membership)?;
+        Ok(effect.map(|effect| Outcome { lsn: Lsn(position.index), effect }))
+    }
+
+    /// Writes the batch and the state as one step for every reader.
+    fn publish(&self, draft: Draft<'_>, membership: Option<Membership>) -> Result<(), Fault> {
+        let Draft { mut state, mut batch, .. } = draft;
+        state.digest = batch.digest(state.digest);
+        machine::put_meta(&mut batch, self.spec.group, MetaTag::State, &state);
+        let mut shared = self.write_shared();
+        self.engine.write(batch)?;
+        shared.state = state;
+        if membership.is_some() {
+            shared.membership = membership;
+        }
+        Ok(())
+    }
+}
+
+impl Draft<'_> {
+    fn set_membership(&mut self, position: LogId, members: &[u8]) -> Membership {
+        let membership = Membership { log_id: Some(position), members: members.to_vec() };
+        let group = self.partition.spec.group;
+        machine::put_meta(&mut self.batch, group, MetaTag::Membership, &membership);
+        membership
+    }
+
+    fn carry_out(&mut self, bytes: &[u8]) -> Result<CommandEffect, Fault> {
+        let Proposal { now, command } =
+            codec::decode(bytes).map_err(|error| Fault::corrupt("log entry", error))?;
+        if !now.is_valid() {
+            return Err(Fault::corrupt("log entry", "a clock interval that ends before it starts"));
+        }
+        self.state.ttl.advance(now);
+        match command {
+            Command::Write(writes) => self.write(writes).map(CommandEffect::Write),
+            Command::SetTtlPolicy { epoch, policy } => {
+                self.state.ttl.set_policy(policy, epoch);
+                Ok(CommandEffect::PolicySet(self.state.ttl.epoch()))
+            }
+            Command::AdvanceClock => Ok(CommandEffect::ClockAdvanced),
+            Command::Sweep { limit } => self.sweep(limit),
+        }
+    }
+
+    /// Carries out a transaction; a refusal takes back every write before it.
+    fn write(&mut self, writes: Vec<ItemWrite>) -> Result<Result<Vec<Written>, Refused>, Fault> {
+        let before = self.state;
+        let mut written = Vec::with_capacity(writes.len());
+        for (operation, write) in (0_u16..).zip(writes) {
+            match self.write_item(operation, write)? {
+                Ok(one) => written.push(one),
+                Err((refusal, charge)) => {
+                    self.state = before;
+                    self.batch = Batch::default();
+                    let spent: Charge = written.iter().map(|one: &Written| one.charge).sum();
+                    return Ok(Err(Refused { operation, refusal, charge: spent + charge }));
+                }
+            }
+        }
+        Ok(Ok(written))
+    }
+
+    fn write_item(
+        &mut self,
+        operation: u16,
+        write: ItemWrite,
+    ) -> Result<Result<Written, (Refusal, Charge)>, Fault> {
+        let ItemWrite { key, precondition, action } = write;
+        if !key.is_valid() || !self.partition.spec.slots.contains(key.slot()) {
+            return Ok(Err((Refusal::WrongPartition, Charge::ZERO)));
+        }
+        if let Err(refusal) = self.check_ttl(&action) {
+            return Ok(Err((refusal, Charge::REFUSED_BODY)));
+        }
+        let stored = self.stored(&key)?;
+        let live = stored.as_ref().filter(|item| !self.is_dead(item)).map(|item| item.stamp);
+        let looked_at = stored.as_ref().map_or(0, |item| item.body.len());
+        if let Some(live) = live {
+            let refusal = match &action {
+                Action::Create(_) => Some(Refusal::Conflict),
+                Action::Replace(_) | Action::Upsert(_) | Action::Delete => {
+                    let allowed = precondition.allows(live.etag);
+                    (!allowed).then_some(Refusal::PreconditionFailed)
+                }
+            };
+            if let Some(refusal) = refusal {
+                return Ok(Err((refusal, Charge::point_read(looked_at))));
+            }
+        }
+        let (document, effect) = match (action, live) {
+            (Action::Replace(_) | Action::Delete, None) => {
+                return Ok(Err((Refusal::NotFound, Charge::NOT_FOUND)));
+            }
+            (Action::Delete, Some(stamp)) => {
+                let item = stored.as_ref().expect("a live version is a stored one");
+                self.remove(&key, item);
+                let charge = Charge::create(looked_at, stamp.indexed_values);
+                return Ok(Ok(Written { effect: Effect::Deleted, stamp, charge }));
+            }
+            (Action::Create(document) | Action::Upsert(document), None) => {
+                (document, Effect::Created)
+            }
+            (
+                Action::Create(document) | Action::Replace(document) | Action::Upsert(document),
+                Some(_),
+            ) => (document, Effect::Replaced),
+        };
+        let number = live.map(|live| live.number);
+        let stamp = self.store(operation, key, stored.as_ref(), number, &document);
+        let charge = match effect {
+            Effect::Created => Charge::create(document.body.len(), document.indexed_values),
+            Effect::Replaced | Effect::Deleted => {
+                Charge::replace(document.body.len(), document.indexed_values)
+            }
+        };
+        Ok(Ok(Written { effect, stamp, charge }))
+    }
+
+    /// While expiry is on, a `ttl` must be valid (R5); while it is off, it is inert (R6).
+    fn check_ttl(&self, action: &Action) -> Result<(), Refusal> {
+        match action {
+            Action::Create(document) | Action::Replace(document) | Action::Upsert(document) => {
+                match &document.ttl {
+                    TtlField::Invalid(value) if self.state.ttl.policy().is_on() => {
+                        Err(Refusal::InvalidTtl { value: value.clone() })
+                    }
+                    TtlField::Invalid(_) | TtlField::Absent | TtlField::Valid(_) => Ok(()),
+                }
+            }
+            Action::Delete => Ok(()),
+        }
+    }
+
+    fn is_dead(&self, item: &Item) -> bool {
+        self.state.ttl.is_dead(item.stamp.ttl, item.stamp.ts)
+    }
+
+    /// The version with rows, dead or alive, as the earlier writes of this entry left it.
+    fn stored(&self, key: &ItemKey) -> Result<Option<Item>, Fault> {
+        if let Some((_, item)) = self.touched.iter().rev().find(|(touched, _)| touched == key) {
+            return Ok(item.clone());
+        }
+        let row = self.partition.engine.get(Table::Items, &self.partition.keys.item(key))?;
+        row.map(Item::decode).transpose()
+    }
+
+    /// Writes a version over whatever is there; returns its stamp.
+    ///
+    /// An item that replaces a live one keeps its number, and so its `_rid`; one that replaces a
+    /// dead or missing one is a new item.
+    fn store(
+        &mut self,
+        operation: u16,
+        key: ItemKey,
+        stored: Option<&Item>,
+        number: Option<ItemNumber>,
+        document: &Document,
+    ) -> Stamp {
+        let number = number.unwrap_or_else(|| {
+            self.state.created += 1;
+            ItemNumber::new(key.slot(), self.state.created)
+        });
+        let ttl = match &document.ttl {
+            TtlField::Absent => ItemTtl::Inherit,
+            TtlField::Valid(ttl) => ItemTtl::from(*ttl),
+            TtlField::Invalid(_) => ItemTtl::Never,
+        };
+        let stamp = Stamp {
+            lsn: self.lsn,
+            operation,
+            ts: self.state.ttl.last_ts(),
+            ttl,
+            etag: Etag::new(self.partition.spec.group, self.lsn, operation),
+            number,
+            indexed_values: document.indexed_values,
+        };
+        let item = Item { stamp, body: document.body.clone() };
+        if let Some(old) = stored {
+            self.forget(&key, old);
+            if old.stamp.number != number {
+                let row = self.partition.keys.number(old.stamp.number);
+                self.batch.delete(Table::Numbers, row);
+            }
+        }
+        self.add(&key, &item);
+        self.touched.push((key, Some(item)));
+        stamp
+    }
+
+    /// Writes every row of a version.
+    fn add(&mut self, key: &ItemKey, item: &Item) {
+        let Stamp { ts, ttl, number, .. } = item.stamp;
+        let (keys, feed) = (self.partition.keys, self.partition.spec.group);
+        self.batch.put(Table::Items, keys.item(key), item.encode());
+        self.batch.put(Table::Numbers, keys.number(number), key.as_bytes().to_vec());
+        let position = FeedPosition::of(&item.stamp);
+        let row = FeedRow { ts, ttl, item: key.clone() };
+        self.batch.put(Table::Feed, feed_key(feed, position), row.encode());
+        if let ItemTtl::Own(seconds) = ttl {
+            let row = keys.expiry(ts.plus(seconds.get()), key);
+            self.batch.put(Table::Expiry, row, Vec::new());
+        }
+        self.state.items += 1;
+        self.state.bytes += item.body.len() as u64;
+    }
+
+    /// Removes every row of a version.
+    pub(super) fn remove(&mut self, key: &ItemKey, item: &Item) {
+        let keys = self.partition.keys;
+        self.forget(key, item);
+        self.batch.delete(Table::Items, keys.item(key));
+        self.batch.delete(Table::Numbers, keys.number(item.stamp.number));
+        self.touched.push((key.clone(), None));
+    }
+
+    /// Removes the rows of a version that its successor does not overwrite.
+    fn forget(&mut self, key: &ItemKey, item: &Item) {
+        let Stamp { ts, ttl, .. } = item.stamp;
+        let (keys, feed) = (self.partition.keys, self.partition.spec.group);
+        self.batch.delete(Table::Feed, feed_key(feed, FeedPosition::of(&item.stamp)));
+        if let ItemTtl::Own(seconds) = ttl {
+            self.batch.delete(Table::Expiry, keys.expiry(ts.plus(seconds.get()), key));
+        }
+        let bytes = item.body.len() as u64;
+        let state = &mut self.state;
+        state.items = state.items.checked_sub(1).expect("only stored items are removed");
+        state.bytes = state.bytes.checked_sub(bytes).expect("only stored bytes are removed");
+    }
+}

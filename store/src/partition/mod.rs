@@ -1,0 +1,179 @@
+//! A partition: the items of one run of slots of one container, and everything that orders them.
+//!
+//! `apply` is the only way to change it: (1) advance the clock by the proposer's reading, (2) carry
+//! out the command against the state at that clock, collecting changes, (3) write one engine batch
+//! with the rows, the applied position, the clock and the cursors. Readers see either all of an entry
+//! or nothing of it.
+
+mod apply;
+mod read;
+mod sweep;
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use serde::{Deserialize, Serialize};
+
+pub use read::{Fetched, PartitionView};
+
+use crate::engine::{Engine, Fault, KeyRange, Table};
+use crate::ids::{ContainerNumber, GroupId, Lsn};
+use crate::item::{ContainerKeys, FeedPosition};
+use crate::machine::{self, Entry, LogId, Machine, Membership, MetaTag, Progress};
+use crate::partition_key::SlotRange;
+use crate::time::Seconds;
+use crate::ttl::TtlState;
+
+/// What makes a partition this one and no other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartitionSpec {
+    /// The Raft group that replicates it; also the number of its feed.
+    pub group: GroupId,
+    /// The container it is part of.
+    pub container: ContainerNumber,
+    /// The slots of the hash space it owns.
+    pub slots: SlotRange,
+}
+
+/// Replicated state beside the rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartitionState {
+    applied: Option<LogId>,
+    ttl: TtlState,
+    /// How many items were ever created: the next number.
+    created: u64,
+    /// Items with rows, dead but unswept ones included.
+    items: u64,
+    /// Bytes of their bodies.
+    bytes: u64,
+    /// How far the sweeper came.
+    swept: SweepCursors,
+    /// Checksum over everything ever changed; equal on replicas at the same position.
+    digest: u32,
+}
+
+/// How far sweeping came, so that what it passed is never scanned again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct SweepCursors {
+    /// No inheriting item stands in the feed at or before this position.
+    inheriting: FeedPosition,
+    /// No item with its own `ttl` that expires at or before this second is left.
+    own: Option<Seconds>,
+}
+
+impl PartitionState {
+    /// The last entry applied.
+    pub fn applied(&self) -> Option<LogId> {
+        self.applied
+    }
+
+    /// The last entry applied, as clients count.
+    pub fn lsn(&self) -> Lsn {
+        Lsn(self.applied.map_or(0, |applied| applied.index))
+    }
+
+    /// Clock, policy and floors.
+    pub fn ttl(&self) -> &TtlState {
+        &self.ttl
+    }
+
+    /// Items with rows, dead but unswept ones included.
+    pub fn items(&self) -> u64 {
+        self.items
+    }
+
+    /// Bytes of their bodies.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Checksum over everything ever changed.
+    pub fn digest(&self) -> u32 {
+        self.digest
+    }
+}
+
+/// One replica's copy of a partition.
+pub struct Partition {
+    engine: Arc<dyn Engine>,
+    spec: PartitionSpec,
+    keys: ContainerKeys,
+    shared: RwLock<Shared>,
+}
+
+/// What changes together with the engine's rows.
+#[derive(Clone, Default)]
+struct Shared {
+    state: PartitionState,
+    membership: Option<Membership>,
+}
+
+impl Shared {
+    fn load(engine: &dyn Engine, group: GroupId) -> Result<Self, Fault> {
+        let state = machine::read_meta(engine, group, MetaTag::State)?.unwrap_or_default();
+        let membership = machine::read_meta(engine, group, MetaTag::Membership)?;
+        Ok(Self { state, membership })
+    }
+}
+
+impl Partition {
+    /// Opens a partition over what the engine holds of it; empty if it holds nothing.
+    pub fn open(engine: Arc<dyn Engine>, spec: PartitionSpec) -> Result<Self, Fault> {
+        let shared = Shared::load(engine.as_ref(), spec.group)?;
+        let keys = ContainerKeys::new(spec.container);
+        Ok(Self { engine, spec, keys, shared: RwLock::new(shared) })
+    }
+
+    /// What makes this partition this one.
+    pub fn spec(&self) -> &PartitionSpec {
+        &self.spec
+    }
+
+    /// The state as of the last entry applied.
+    pub fn state(&self) -> PartitionState {
+        self.read_shared().state
+    }
+
+    fn read_shared(&self) -> std::sync::RwLockReadGuard<'_, Shared> {
+        self.shared.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write_shared(&self) -> std::sync::RwLockWriteGuard<'_, Shared> {
+        self.shared.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Rows of this partition: runs of slots, and its feed.
+    pub fn ranges_of(spec: &PartitionSpec) -> Vec<KeyRange> {
+        let keys = ContainerKeys::new(spec.container);
+        let by_slot = [Table::Items, Table::Numbers, Table::Expiry];
+        let mut ranges: Vec<_> =
+            by_slot.into_iter().map(|table| keys.slots(table, spec.slots)).collect();
+        ranges.push(KeyRange::prefix(Table::Feed, spec.group.0.to_be_bytes().to_vec()));
+        ranges
+    }
+}
+
+impl Machine for Partition {
+    type Outcome = crate::command::Outcome;
+
+    fn progress(&self) -> Progress {
+        let shared = self.read_shared();
+        Progress { applied: shared.state.applied, membership: shared.membership.clone() }
+    }
+
+    fn apply(&self, position: LogId, entry: Entry<'_>) -> Result<Option<Self::Outcome>, Fault> {
+        self.apply_entry(position, entry)
+    }
+
+    fn ranges(&self) -> Vec<KeyRange> {
+        Self::ranges_of(&self.spec)
+    }
+
+    fn reload(&self) -> Result<(), Fault> {
+        let loaded = Shared::load(self.engine.as_ref(), self.spec.group)?;
+        *self.write_shared() = loaded;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

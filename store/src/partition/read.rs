@@ -1,0 +1,108 @@
+//! Reading a partition: always rows and state of the same moment.
+
+use std::sync::Arc;
+
+use super::{Partition, PartitionState};
+use crate::engine::{Fault, KeyRange, Read, Row, Table};
+use crate::ids::{ItemNumber, Lsn};
+use crate::item::{ContainerKeys, Item, ItemKey};
+use crate::time::Millis;
+use crate::ttl::Life;
+
+/// A stored version, if there is one, with the state it was fetched under.
+///
+/// Fetch first, then read the clock: a clock read before the fetch could return a version that was
+/// dead on arrival.
+#[derive(Clone, Debug)]
+pub struct Fetched {
+    item: Option<Item>,
+    state: PartitionState,
+}
+
+impl Fetched {
+    /// Judges what was fetched for a reader whose clock may read as late as `hi`.
+    pub fn judge(&self, hi: Millis) -> Life {
+        match &self.item {
+            None => Life::Dead,
+            Some(item) => self.state.ttl.judge(item.stamp.ttl, item.stamp.ts, hi),
+        }
+    }
+
+    /// The version that was judged alive.
+    pub fn into_item(self) -> Option<Item> {
+        self.item
+    }
+
+    /// The last entry applied when it was fetched.
+    pub fn lsn(&self) -> Lsn {
+        self.state.lsn()
+    }
+}
+
+/// A partition as it was at one moment.
+#[derive(Clone)]
+pub struct PartitionView {
+    read: Arc<dyn Read>,
+    state: PartitionState,
+    keys: ContainerKeys,
+}
+
+impl Partition {
+    /// Fetches the stored version of an item, dead or alive.
+    pub fn fetch(&self, key: &ItemKey) -> Result<Fetched, Fault> {
+        let row_key = self.keys.item(key);
+        let (row, state) = {
+            let shared = self.read_shared();
+            (self.engine.get(Table::Items, &row_key)?, shared.state)
+        };
+        let item = row.map(Item::decode).transpose()?;
+        Ok(Fetched { item, state })
+    }
+
+    /// Finds the item with this number, as a `_rid` names it.
+    pub fn find(&self, number: ItemNumber) -> Result<Option<ItemKey>, Fault> {
+        if !self.spec.slots.contains(number.slot()) {
+            return Ok(None);
+        }
+        let row = self.engine.get(Table::Numbers, &self.keys.number(number))?;
+        row.map(|bytes| {
+            ItemKey::from_bytes(&bytes).map_err(|error| Fault::corrupt("numbers", error))
+        })
+        .transpose()
+    }
+
+    /// A view that later entries do not change.
+    pub fn view(&self) -> PartitionView {
+        let shared = self.read_shared();
+        PartitionView { read: self.engine.view(), state: shared.state, keys: self.keys }
+    }
+}
+
+impl PartitionView {
+    /// The state of that moment.
+    pub fn state(&self) -> &PartitionState {
+        &self.state
+    }
+
+    /// The keys of the container.
+    pub fn keys(&self) -> ContainerKeys {
+        self.keys
+    }
+
+    /// The stored items of a range of `Table::Items`, dead or alive, in key order.
+    pub fn items(
+        &self,
+        range: &KeyRange,
+    ) -> impl Iterator<Item = Result<(ItemKey, Item), Fault>> + use<'_> {
+        assert_eq!(range.table, Table::Items, "items are read from their table");
+        self.read.scan(range).map(|row| {
+            let (key, value): Row = row?;
+            Ok((self.keys.item_of(&key)?, Item::decode(value)?))
+        })
+    }
+
+    /// The rows of any table, as they are: for tests and tools.
+    pub fn rows(&self, range: &KeyRange) -> Result<Vec<Row>, Fault> {
+        self.read.scan(range).collect()
+    }
+}
