@@ -1,0 +1,308 @@
+//! Runs the golden scripts: what a partition does, told as commands and what they print.
+//!
+//! `UPDATE_GOLDENFILES=1 cargo test -p ephemeris-store --test golden` rewrites the expectations;
+//! review the difference.
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use ephemeris_store::codec;
+use ephemeris_store::command::{
+    Action, Command, CommandEffect, ItemWrite, Outcome, Precondition, Proposal,
+};
+use ephemeris_store::document::{DocumentRules, IdField};
+use ephemeris_store::engine::{Engine as _, MemoryEngine, Table};
+use ephemeris_store::ids::{ContainerNumber, DatabaseNumber, Etag, GroupId, ItemId};
+use ephemeris_store::indexing::{self, IndexRules};
+use ephemeris_store::item::{FeedRow, ItemKey};
+use ephemeris_store::machine::{Entry, LogId, Machine};
+use ephemeris_store::partition::{Partition, PartitionSpec};
+use ephemeris_store::partition_key::{KeyDefinition, KeyKind, PartitionKey, SlotRange};
+use ephemeris_store::time::{ClockInterval, Millis};
+use ephemeris_store::ttl::{Life, PolicyEpoch, TimeToLive, TtlPolicy};
+use goldenscript::{ArgumentConsumer, Command as Line, Context};
+use test_each_file::test_each_path;
+
+test_each_path! { in "store/tests/scripts" as scripts => run }
+
+fn run(path: &std::path::Path) {
+    goldenscript::run(&mut Runner::new(), path).expect("the script prints what it should");
+}
+
+/// A partition, a hand on its clock, and the etags seen so far by name.
+struct Runner {
+    engine: MemoryEngine,
+    partition: Partition,
+    rules: DocumentRules,
+    now: ClockInterval,
+    epoch: u64,
+    last_etags: std::collections::BTreeMap<String, Etag>,
+}
+
+type Answer = Result<String, Box<dyn Error>>;
+
+/// `[ttl=JSON] [v=JSON] [if-match=*|last|other] [if-none-match=*|other]`
+#[derive(Default)]
+struct WriteArgs {
+    ttl: Option<serde_json::Value>,
+    v: Option<serde_json::Value>,
+    if_match: Option<String>,
+    if_none_match: Option<String>,
+}
+
+impl WriteArgs {
+    fn take(args: &mut ArgumentConsumer<'_>) -> Result<Self, Box<dyn Error>> {
+        Ok(Self {
+            ttl: args.take_key("ttl").map(serde_json::from_str).transpose()?,
+            v: args.take_key("v").map(serde_json::from_str).transpose()?,
+            if_match: args.take_key("if-match").map(str::to_string),
+            if_none_match: args.take_key("if-none-match").map(str::to_string),
+        })
+    }
+}
+
+impl Runner {
+    fn new() -> Self {
+        let engine = MemoryEngine::new();
+        let key = KeyDefinition { kind: KeyKind::HashV2, paths: vec![vec!["pk".into()]] };
+        let policy = indexing::complete(None).expect("the default policy is valid");
+        let rules = DocumentRules::new(key, IndexRules::new(&policy).expect("it compiles"));
+        let partition = open(&engine);
+        Self {
+            engine,
+            partition,
+            rules,
+            now: ClockInterval::exact(Millis(0)),
+            epoch: 0,
+            last_etags: std::collections::BTreeMap::new(),
+        }
+    }
+
+    /// `at=100.5 width=0.2`: moves the leader's clock; seconds, the width behind the instant.
+    fn set_clock(&mut self, args: &mut ArgumentConsumer<'_>) -> Result<(), Box<dyn Error>> {
+        if let Some(at) = args.take_key("at") {
+            let width = args.take_key("width").map_or(Ok(Millis(0)), millis)?;
+            let lo = millis(at)?;
+            self.now = ClockInterval::new(lo, Millis(lo.0 + width.0));
+        }
+        Ok(())
+    }
+
+    fn propose(&mut self, command: Command) -> Result<Outcome, Box<dyn Error>> {
+        let bytes = codec::encode(&Proposal { now: self.now, command });
+        let index = self.partition.progress().applied.map_or(0, |applied| applied.index + 1);
+        let outcome = self.partition.apply(LogId { term: 1, index }, Entry::Command(&bytes))?;
+        Ok(outcome.expect("commands have outcomes"))
+    }
+
+    fn key(&self, id: &str) -> ItemKey {
+        let value = PartitionKey::parse("[\"p\"]").expect("a valid key");
+        let id = ItemId::try_from(id.to_string()).expect("a valid id");
+        ItemKey::new(&self.rules.key().place(&value), &value, &id)
+    }
+
+    /// `container ttl=-1|N|off [epoch=N]`
+    fn container(&mut self, mut args: ArgumentConsumer<'_>) -> Answer {
+        let policy = match args.take_key("ttl") {
+            None | Some("off") => TtlPolicy::Off,
+            Some(seconds) => {
+                let ttl = TimeToLive::from_seconds(seconds.parse()?).ok_or("invalid default")?;
+                TtlPolicy::from_default_ttl(Some(ttl))
+            }
+        };
+        self.epoch = args.take_key("epoch").map_or(Ok(self.epoch + 1), str::parse)?;
+        let epoch = PolicyEpoch(self.epoch);
+        let outcome = self.propose(Command::SetTtlPolicy { epoch, policy })?;
+        let CommandEffect::PolicySet(epoch) = outcome.effect else { panic!("{outcome:?}") };
+        let policy = match self.partition.state().ttl().policy() {
+            TtlPolicy::Off => "off".to_string(),
+            TtlPolicy::NoDefault => "no default".to_string(),
+            TtlPolicy::Default(seconds) => format!("default {seconds}"),
+        };
+        Ok(format!("policy {policy}, epoch {}\n", epoch.0))
+    }
+
+    /// `create|replace|upsert|delete ID …`, see `WriteArgs`.
+    fn write(&mut self, name: &str, args: &mut ArgumentConsumer<'_>) -> Answer {
+        let id = args.next_pos().ok_or("which item?")?.to_string();
+        let write = self.item_write(name, &id, WriteArgs::take(args)?)?;
+        let label = format!("{name} {id}");
+        let outcome = self.propose(Command::Write(vec![write]))?;
+        self.describe_writes(&[(label, id)], &outcome)
+    }
+
+    fn item_write(
+        &self,
+        name: &str,
+        id: &str,
+        args: WriteArgs,
+    ) -> Result<ItemWrite, Box<dyn Error>> {
+        let mut body = serde_json::json!({ "id": id, "pk": "p" });
+        for (name, value) in [("ttl", args.ttl), ("v", args.v)] {
+            if let Some(value) = value {
+                body[name] = value;
+            }
+        }
+        let parsed = self.rules.parse(body.to_string().as_bytes())?;
+        assert_eq!(parsed.id, IdField::Text(id.to_string()), "the id is found in the body");
+        let action = match name {
+            "create" => Action::Create(parsed.document),
+            "replace" => Action::Replace(parsed.document),
+            "upsert" => Action::Upsert(parsed.document),
+            "delete" => Action::Delete,
+            _ => return Err(format!("no such command: {name}").into()),
+        };
+        let precondition = match (args.if_match.as_deref(), args.if_none_match.as_deref()) {
+            (Some("*"), _) => Precondition::IfMatchAny,
+            (Some("last"), _) => Precondition::IfMatch(self.last_etags.get(id).copied()),
+            (Some(_), _) => Precondition::IfMatch(None),
+            (None, Some("*")) => Precondition::IfNoneMatchAny,
+            (None, Some(_)) => Precondition::IfNoneMatch(None),
+            (None, None) => Precondition::None,
+        };
+        Ok(ItemWrite { key: self.key(id), precondition, action })
+    }
+
+    /// `transaction create=a create=b delete=c`
+    fn transaction(&mut self, args: &mut ArgumentConsumer<'_>) -> Answer {
+        let mut labels = Vec::new();
+        let mut writes = Vec::new();
+        while let Some((name, id)) = args.next_key() {
+            writes.push(self.item_write(name, id, WriteArgs::default())?);
+            labels.push((format!("{name} {id}"), id.to_string()));
+        }
+        let outcome = self.propose(Command::Write(writes))?;
+        self.describe_writes(&labels, &outcome)
+    }
+
+    fn describe_writes(&mut self, labels: &[(String, String)], outcome: &Outcome) -> Answer {
+        let CommandEffect::Write(result) = &outcome.effect else { panic!("{outcome:?}") };
+        let mut text = String::new();
+        match result {
+            Ok(written) => {
+                for ((label, id), written) in labels.iter().zip(written) {
+                    let effect = format!("{:?}", written.effect).to_lowercase();
+                    let (ts, charge) = (written.stamp.ts, written.charge);
+                    let number = written.stamp.number.0 & 0xFFFF_FFFF;
+                    writeln!(text, "{label} → {effect}, _ts {ts}, item {number}, {charge} RU")?;
+                    self.last_etags.insert(id.clone(), written.stamp.etag);
+                }
+            }
+            Err(refused) => {
+                let (label, _) = &labels[usize::from(refused.operation)];
+                let name = format!("{:?}", refused.refusal);
+                let name = name.split([' ', '{']).next().unwrap_or_default();
+                writeln!(text, "{label} → refused: {name}, {} RU", refused.charge)?;
+            }
+        }
+        Ok(text)
+    }
+
+    /// `read ID…`: judged at the leader's clock, without moving the partition's.
+    fn read(&mut self, args: &mut ArgumentConsumer<'_>) -> Answer {
+        let mut text = String::new();
+        while let Some(id) = args.next_pos() {
+            let fetched = self.partition.fetch(&self.key(id))?;
+            match fetched.judge(self.now.hi()) {
+                Life::Dead => writeln!(text, "{id} → not found")?,
+                Life::InDoubt(expiry) => writeln!(text, "{id} → in doubt since {expiry}")?,
+                Life::Alive => {
+                    let item = fetched.into_item().expect("what is alive was found");
+                    let body = String::from_utf8(item.body)?;
+                    writeln!(text, "{id} → {body} _ts {}", item.stamp.ts)?;
+                }
+            }
+        }
+        Ok(text)
+    }
+
+    /// `sweep [limit=N]`
+    fn sweep(&mut self, mut args: ArgumentConsumer<'_>) -> Answer {
+        let limit = args.take_key("limit").map_or(Ok(100), str::parse)?;
+        let limit = NonZeroU32::new(limit).ok_or("a sweep removes something")?;
+        let outcome = self.propose(Command::Sweep { limit })?;
+        let CommandEffect::Swept { removed, more } = outcome.effect else { panic!("{outcome:?}") };
+        Ok(format!("removed {removed}{}\n", if more { ", more to do" } else { "" }))
+    }
+
+    /// `rows`: what physically lies in the tables.
+    fn rows(&self) -> Answer {
+        let view = self.partition.view();
+        let mut text = String::new();
+        for range in self.partition.ranges() {
+            let rows = view.rows(&range)?;
+            let mut names: Vec<String> = rows
+                .iter()
+                .map(|(key, value)| match range.table {
+                    Table::Feed => Ok(item_id(&FeedRow::decode(value)?.item)),
+                    Table::Numbers => Ok(item_id(&ItemKey::from_bytes(value)?)),
+                    Table::Items => Ok(item_id(&view.keys().item_of(key)?)),
+                    Table::Expiry => {
+                        let (expiry, item) = view.keys().expiry_of(key)?;
+                        Ok(format!("{}@{expiry}", item_id(&item)))
+                    }
+                    Table::Meta | Table::Catalog => Ok(String::new()),
+                })
+                .collect::<Result<_, Box<dyn Error>>>()?;
+            if range.table != Table::Feed {
+                names.sort();
+            }
+            writeln!(text, "{}: {}", range.table.name(), names.join(" "))?;
+        }
+        let state = self.partition.state();
+        writeln!(text, "{} items, {} bytes", state.items(), state.bytes())?;
+        Ok(text)
+    }
+}
+
+fn open(engine: &MemoryEngine) -> Partition {
+    let container = ContainerNumber { database: DatabaseNumber(1), number: 1 };
+    let spec = PartitionSpec { group: GroupId(1), container, slots: SlotRange::ALL };
+    Partition::open(Arc::new(engine.clone()), spec).expect("an empty partition opens")
+}
+
+fn item_id(key: &ItemKey) -> String {
+    key.parts(1).expect("keys have one component here").id
+}
+
+fn millis(seconds: &str) -> Result<Millis, Box<dyn Error>> {
+    let (whole, fraction) = seconds.split_once('.').unwrap_or((seconds, "0"));
+    let fraction: u64 = format!("{fraction:0<3}").parse()?;
+    Ok(Millis(whole.parse::<u64>()? * 1000 + fraction))
+}
+
+impl goldenscript::Runner for Runner {
+    type Command = Line;
+
+    fn run(&mut self, line: &Line, _: &Context) -> Answer {
+        let mut args = line.consume_args();
+        self.set_clock(&mut args)?;
+        let answer = match line.name.as_str() {
+            "container" => return self.container(args),
+            "sweep" => return self.sweep(args),
+            "rows" => self.rows(),
+            "read" => self.read(&mut args),
+            "transaction" => self.transaction(&mut args),
+            "advance" => {
+                self.propose(Command::AdvanceClock)?;
+                let state = self.partition.state();
+                Ok(format!("clock {}, stamps {}\n", state.ttl().clock(), state.ttl().last_ts()))
+            }
+            "flush" => {
+                self.engine.flush()?;
+                Ok(String::new())
+            }
+            "crash" => {
+                self.engine.crash();
+                self.partition = open(&self.engine);
+                Ok(format!("applied {:?}\n", self.partition.progress().applied.map(|id| id.index)))
+            }
+            name => self.write(name, &mut args),
+        };
+        let answer = answer?;
+        args.reject_next()?;
+        Ok(answer)
+    }
+}
