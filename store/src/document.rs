@@ -86,6 +86,11 @@ impl DocumentRules {
         &self.key
     }
 
+    /// What the container indexes.
+    pub fn index(&self) -> &IndexRules {
+        &self.index
+    }
+
     /// Reads a body.
     pub fn parse(&self, body: &[u8]) -> Result<ParsedDocument, InvalidDocument> {
         let (body, reader) = json::normalise(body, || Reader::new(self))?;

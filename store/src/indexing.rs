@@ -40,6 +40,19 @@ pub enum IndexingMode {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndexRules {
     nodes: Vec<Node>,
+    /// True if the policy has any composite index.
+    composite: bool,
+}
+
+/// What a policy says of sorting by one path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SortSupport {
+    /// The path is not indexed: refused.
+    Excluded,
+    /// Items without the property are left out.
+    WithoutUndefined,
+    /// Items without the property come first.
+    WithUndefined,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -158,7 +171,7 @@ fn parse_index_path(path: &str) -> Result<(Vec<String>, PathEnd), InvalidPolicy>
 impl IndexRules {
     /// Compiles the paths of a completed policy.
     pub fn new(policy: &Value) -> Result<Self, InvalidPolicy> {
-        let mut rules = Self { nodes: vec![Node::default()] };
+        let mut rules = Self { nodes: vec![Node::default()], composite: false };
         if mode(policy)? == IndexingMode::None {
             return Ok(rules);
         }
@@ -169,6 +182,8 @@ impl IndexRules {
                 rules.add(&names, &end, included);
             }
         }
+        let composites = policy.get("compositeIndexes").and_then(Value::as_array);
+        rules.composite = composites.is_some_and(|indexes| !indexes.is_empty());
         Ok(rules)
     }
 
@@ -217,6 +232,22 @@ impl IndexRules {
     fn step(&self, from: Place, node: Option<usize>) -> Place {
         let below = node.and_then(|node| self.nodes[node].below);
         Place { node, included: below.unwrap_or(from.included) }
+    }
+
+    /// Whether and how results may be sorted by a path.
+    pub fn sort_support(&self, path: &[String]) -> SortSupport {
+        if matches!(path, [only] if only == "id" || only == "_ts") {
+            return SortSupport::WithoutUndefined;
+        }
+        let place = path.iter().fold(self.root(), |place, name| self.member(place, name));
+        let listed = place.node.and_then(|node| self.nodes[node].value) == Some(true);
+        if !self.includes_value(place) {
+            SortSupport::Excluded
+        } else if listed || self.composite {
+            SortSupport::WithUndefined
+        } else {
+            SortSupport::WithoutUndefined
+        }
     }
 
     /// True if a scalar at `place` is indexed: the closest rule decides, the exact one first.

@@ -7,6 +7,7 @@
 //! 3. `partition::Partition::apply` turns it into one engine batch and an `Outcome`.
 //! 4. `ttl` decides, everywhere by the same rule, whether an item still exists.
 
+pub mod catalog;
 pub mod charge;
 pub mod codec;
 pub mod command;
@@ -20,5 +21,7 @@ pub mod keycode;
 pub mod machine;
 pub mod partition;
 pub mod partition_key;
+pub mod query;
+pub mod snapshot;
 pub mod time;
 pub mod ttl;

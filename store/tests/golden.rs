@@ -20,6 +20,9 @@ use ephemeris_store::item::{FeedRow, ItemKey};
 use ephemeris_store::machine::{Entry, LogId, Machine};
 use ephemeris_store::partition::{Partition, PartitionSpec};
 use ephemeris_store::partition_key::{KeyDefinition, KeyKind, PartitionKey, SlotRange};
+use ephemeris_store::query::{
+    CompiledQuery, PageLimits, PageOutcome, Parameters, Projection, Scope, Value, run_page,
+};
 use ephemeris_store::time::{ClockInterval, Millis};
 use ephemeris_store::ttl::{Life, PolicyEpoch, TimeToLive, TtlPolicy};
 use goldenscript::{ArgumentConsumer, Command as Line, Context};
@@ -227,6 +230,61 @@ impl Runner {
         Ok(format!("removed {removed}{}\n", if more { ", more to do" } else { "" }))
     }
 
+    /// `query TEXT [max=N] [@name=JSON …]`: every page until there is no more.
+    fn query(&mut self, mut args: ArgumentConsumer<'_>) -> Answer {
+        let text = args.next_pos().ok_or("which query?")?;
+        let rows = args.take_key("max").map_or(Ok(100), str::parse)?;
+        let mut parameters = Parameters::default();
+        while let Some((name, value)) = args.next_key() {
+            parameters.add(name, Value::from_json(value.as_bytes())?)?;
+        }
+        let query = match CompiledQuery::new(text, &parameters, self.rules.index()) {
+            Ok(query) => query,
+            Err(error) => return Ok(format!("{}\n", error.to_message())),
+        };
+        let limits = PageLimits { rows, bytes: 1 << 20, items: 1000 };
+        let (mut resume, mut text) = (None, String::new());
+        loop {
+            let outcome = run_page(
+                &self.partition.view(),
+                SlotRange::ALL,
+                self.rules.key(),
+                self.partition.spec().container,
+                &query,
+                &Scope::default(),
+                resume.as_ref(),
+                limits,
+                self.now.hi(),
+            )?;
+            let page = match outcome {
+                PageOutcome::InDoubt(expiry) => return Ok(format!("in doubt since {expiry}\n")),
+                PageOutcome::Page(page) => page,
+            };
+            for row in &page.rows {
+                writeln!(text, "{}", String::from_utf8(row.json.clone())?)?;
+            }
+            if let Projection::Count(_) = query.projection {
+                writeln!(text, "count {}", page.count)?;
+            }
+            match page.next {
+                None => return Ok(text),
+                next => resume = next,
+            }
+            writeln!(text, "- next page")?;
+        }
+    }
+
+    /// `insert JSON`: an item of any shape, with the partition key of all others.
+    fn insert(&mut self, args: &mut ArgumentConsumer<'_>) -> Answer {
+        let body = args.next_pos().ok_or("which item?")?;
+        let parsed = self.rules.parse(body.as_bytes())?;
+        let IdField::Text(id) = parsed.id else { return Err("an item has an id".into()) };
+        let (key, action) = (self.key(&id), Action::Upsert(parsed.document));
+        let write = ItemWrite { key, precondition: Precondition::None, action };
+        self.propose(Command::Write(vec![write]))?;
+        Ok(String::new())
+    }
+
     /// `rows`: what physically lies in the tables.
     fn rows(&self) -> Answer {
         let view = self.partition.view();
@@ -282,6 +340,8 @@ impl goldenscript::Runner for Runner {
         let answer = match line.name.as_str() {
             "container" => return self.container(args),
             "sweep" => return self.sweep(args),
+            "query" => return self.query(args),
+            "insert" => self.insert(&mut args),
             "rows" => self.rows(),
             "read" => self.read(&mut args),
             "transaction" => self.transaction(&mut args),

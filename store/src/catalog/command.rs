@@ -1,0 +1,206 @@
+//! What a leader proposes to the catalog, and what applying it answers.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::state::{ClusterId, ScriptKind};
+use super::throughput::Throughput;
+use crate::command::Precondition;
+use crate::ids::{ContainerNumber, DatabaseNumber, GroupId, Lsn, NodeId, ResourceName};
+use crate::time::ClockInterval;
+use crate::ttl::PolicyEpoch;
+
+/// A command with the proposing leader's reading of the time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CatalogProposal {
+    /// What the leader's clock said.
+    pub now: ClockInterval,
+    /// What to do.
+    pub command: CatalogCommand,
+}
+
+/// Where the replicas of one partition shall live; the first forms the group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplicaPlan(pub Vec<NodeId>);
+
+/// A change of the catalog.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CatalogCommand {
+    /// Gives the cluster its identity; the first one wins.
+    FormCluster {
+        /// Drawn by the proposer.
+        cluster: ClusterId,
+    },
+    /// Makes a node known, or updates its addresses.
+    RegisterNode {
+        /// Its number.
+        node: NodeId,
+        /// Its data directory.
+        directory: u128,
+        /// Where other nodes reach it.
+        peer: String,
+        /// Where clients reach it.
+        url: String,
+        /// True for the nodes the cluster is formed of, whose catalog replica is number 0.
+        founder: bool,
+    },
+    /// Forgets a node that will not come back with the data it had.
+    ForgetNode {
+        /// Its number.
+        node: NodeId,
+    },
+    /// Creates a database.
+    CreateDatabase {
+        /// Its name.
+        name: ResourceName,
+        /// Throughput shared by its containers.
+        throughput: Option<Throughput>,
+    },
+    /// Deletes a database and everything in it.
+    DeleteDatabase {
+        /// Which.
+        database: DatabaseNumber,
+        /// What must hold.
+        precondition: Precondition,
+    },
+    /// Creates a container.
+    CreateContainer {
+        /// Where.
+        database: DatabaseNumber,
+        /// The completed definition as JSON.
+        definition: String,
+        /// Its own throughput.
+        throughput: Option<Throughput>,
+        /// One plan for each partition.
+        placement: Vec<ReplicaPlan>,
+    },
+    /// Replaces the whole definition of a container.
+    ReplaceContainer {
+        /// Which.
+        container: ContainerNumber,
+        /// The completed definition as JSON.
+        definition: String,
+        /// What must hold.
+        precondition: Precondition,
+    },
+    /// Deletes a container and its items.
+    DeleteContainer {
+        /// Which.
+        container: ContainerNumber,
+        /// What must hold.
+        precondition: Precondition,
+    },
+    /// Changes provisioned throughput.
+    ReplaceThroughput {
+        /// Which offer.
+        offer: u32,
+        /// How much.
+        throughput: Throughput,
+    },
+    /// Creates a script.
+    CreateScript {
+        /// Where.
+        container: ContainerNumber,
+        /// What it is.
+        kind: ScriptKind,
+        /// Its name.
+        name: ResourceName,
+        /// The definition as JSON.
+        body: String,
+    },
+    /// Replaces a script.
+    ReplaceScript {
+        /// Where.
+        container: ContainerNumber,
+        /// What it is.
+        kind: ScriptKind,
+        /// Its name.
+        name: ResourceName,
+        /// The definition as JSON.
+        body: String,
+        /// What must hold.
+        precondition: Precondition,
+    },
+    /// Deletes a script.
+    DeleteScript {
+        /// Where.
+        container: ContainerNumber,
+        /// What it is.
+        kind: ScriptKind,
+        /// Its name.
+        name: ResourceName,
+        /// What must hold.
+        precondition: Precondition,
+    },
+    /// Moves the replicas of a partition.
+    SetReplicas {
+        /// The partition.
+        group: GroupId,
+        /// Where they shall live.
+        plan: ReplicaPlan,
+    },
+}
+
+/// What a command made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Created {
+    /// Nothing with an identity of its own.
+    Nothing,
+    /// A database.
+    Database(DatabaseNumber),
+    /// A container, or a new definition of one.
+    Container {
+        /// Its number.
+        container: ContainerNumber,
+        /// The policy epoch all its partitions must reach before the client is answered.
+        ttl_epoch: PolicyEpoch,
+    },
+    /// An offer.
+    Offer(u32),
+    /// A script.
+    Script,
+}
+
+/// What applying a command answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CatalogOutcome {
+    /// The entry's place in the log.
+    pub lsn: Lsn,
+    /// What it made, or why not.
+    pub result: Result<Created, CatalogRefusal>,
+}
+
+/// An answer that is the same on every replica: the command changed nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
+pub enum CatalogRefusal {
+    /// There is no such resource.
+    #[error("Resource Not Found.")]
+    NotFound,
+    /// What should hold the resource does not exist.
+    #[error("Owner resource does not exist.")]
+    OwnerNotFound,
+    /// The name is taken.
+    #[error("Resource with specified id, name, or unique index already exists.")]
+    Conflict,
+    /// A condition does not hold.
+    #[error("Operation cannot be performed because one of the specified precondition is not met.")]
+    PreconditionFailed,
+    /// A replacement changes what cannot change.
+    #[error("'{0}' cannot be changed once the container exists.")]
+    Immutable(String),
+    /// The database or account holds as much as it may.
+    #[error("{0}")]
+    Limit(String),
+    /// The plan names nodes that are not there: plan again.
+    #[error("the placement plan is out of date")]
+    StalePlan,
+    /// The node is known with another data directory.
+    #[error(
+        "node {node} is known with another data directory: its data was lost or replaced. \
+         Run `ephemeris forget-node {node} --http URL` at a healthy node, then start it again"
+    )]
+    AnotherDirectory {
+        /// The node.
+        node: NodeId,
+    },
+}

@@ -1,0 +1,377 @@
+//! Container definitions: checked and completed as the service does, stored and echoed whole.
+
+use serde_json::{Map, Value, json};
+use thiserror::Error;
+
+use crate::document::DocumentRules;
+use crate::ids::{InvalidName, ResourceName};
+use crate::indexing::{self, IndexRules, IndexingMode, InvalidPolicy};
+use crate::partition_key::{InvalidPath, KeyDefinition, KeyKind, PATHS_MAX, parse_path};
+use crate::ttl::{InvalidTtl, TimeToLive, TtlPolicy};
+
+/// Properties of a container that clients set; everything else in a body is dropped.
+const PROPERTIES: [&str; 14] = [
+    "id",
+    "indexingPolicy",
+    "partitionKey",
+    "defaultTtl",
+    "uniqueKeyPolicy",
+    "conflictResolutionPolicy",
+    "geospatialConfig",
+    "analyticalStorageTtl",
+    "computedProperties",
+    "vectorEmbeddingPolicy",
+    "fullTextPolicy",
+    "changeFeedPolicy",
+    "clientEncryptionPolicy",
+    "materializedViewDefinition",
+];
+
+/// Why a definition was refused.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum InvalidDefinition {
+    /// The body is not an object, or a property has the wrong type.
+    #[error("'{0}' is malformed")]
+    Malformed(&'static str),
+    /// A required property is not there.
+    #[error("'{0}' is missing")]
+    Missing(&'static str),
+    /// The name cannot be used.
+    #[error(transparent)]
+    Name(#[from] InvalidName),
+    /// A partition key path cannot be used.
+    #[error(transparent)]
+    Path(#[from] InvalidPath),
+    /// The partition key has too few or too many paths for its kind.
+    #[error("a {kind} partition key has {allowed} paths, not {found}")]
+    PathCount {
+        /// `Hash` or `MultiHash`.
+        kind: &'static str,
+        /// What is allowed.
+        allowed: &'static str,
+        /// What came.
+        found: usize,
+    },
+    /// A time to live out of range.
+    #[error(transparent)]
+    Ttl(#[from] InvalidTtl),
+    /// The indexing policy cannot be used.
+    #[error(transparent)]
+    Index(#[from] InvalidPolicy),
+    /// `docs/TTL.md` R8.
+    #[error("a container whose indexing mode is none cannot have a defaultTtl")]
+    TtlWithoutIndex,
+    /// Stored nowhere yet, so better refused than ignored.
+    #[error("'{0}' is not supported by this version of Ephemeris")]
+    Unsupported(&'static str),
+}
+
+/// A container's definition, as completed JSON and as what it means.
+#[derive(Clone, Debug)]
+pub struct ContainerDefinition {
+    json: Map<String, Value>,
+    name: ResourceName,
+    rules: DocumentRules,
+    ttl: TtlPolicy,
+}
+
+impl ContainerDefinition {
+    /// Checks and completes what a client sent.
+    pub fn parse(body: &Value) -> Result<Self, InvalidDefinition> {
+        let body = body.as_object().ok_or(InvalidDefinition::Malformed("body"))?;
+        let mut json: Map<String, Value> = PROPERTIES
+            .iter()
+            .filter_map(|name| {
+                let value = body.get(*name).filter(|value| !value.is_null())?;
+                Some(((*name).to_string(), value.clone()))
+            })
+            .collect();
+        let name = name_of(&json)?;
+        let (key, completed_key) = key_definition(json.get("partitionKey"))?;
+        json.insert("partitionKey".into(), completed_key);
+        let policy = indexing::complete(json.get("indexingPolicy"))?;
+        let index = IndexRules::new(&policy)?;
+        let mode = indexing::mode(&policy)?;
+        json.insert("indexingPolicy".into(), policy);
+        let default_ttl = default_ttl(json.get("defaultTtl"))?;
+        check_analytical_ttl(json.get("analyticalStorageTtl"))?;
+        if mode == IndexingMode::None && default_ttl.is_some() {
+            return Err(InvalidDefinition::TtlWithoutIndex);
+        }
+        check_unique_keys(json.get("uniqueKeyPolicy"))?;
+        complete_conflict_resolution(&mut json)?;
+        complete_geospatial(&mut json)?;
+        for (property, is_right) in [
+            ("computedProperties", Value::is_array as fn(&Value) -> bool),
+            ("vectorEmbeddingPolicy", Value::is_object),
+            ("fullTextPolicy", Value::is_object),
+            ("changeFeedPolicy", Value::is_object),
+            ("clientEncryptionPolicy", Value::is_object),
+            ("materializedViewDefinition", Value::is_object),
+        ] {
+            if json.get(property).is_some_and(|value| !is_right(value)) {
+                return Err(InvalidDefinition::Malformed(property));
+            }
+        }
+        let ttl = TtlPolicy::from_default_ttl(default_ttl);
+        Ok(Self { json, name, rules: DocumentRules::new(key, index), ttl })
+    }
+
+    /// The container's name.
+    pub fn name(&self) -> &ResourceName {
+        &self.name
+    }
+
+    /// How bodies are read.
+    pub fn rules(&self) -> &DocumentRules {
+        &self.rules
+    }
+
+    /// The partition key.
+    pub fn key(&self) -> &KeyDefinition {
+        self.rules.key()
+    }
+
+    /// The time-to-live policy.
+    pub fn ttl(&self) -> TtlPolicy {
+        self.ttl
+    }
+
+    /// The completed definition, without system properties.
+    pub fn json(&self) -> &Map<String, Value> {
+        &self.json
+    }
+
+    /// The first property that a replacement may not change and does.
+    pub fn immutable_difference(&self, other: &Self) -> Option<&'static str> {
+        ["id", "partitionKey", "uniqueKeyPolicy", "conflictResolutionPolicy"]
+            .into_iter()
+            .find(|property| self.json.get(*property) != other.json.get(*property))
+    }
+}
+
+fn name_of(json: &Map<String, Value>) -> Result<ResourceName, InvalidDefinition> {
+    match json.get("id") {
+        None => Err(InvalidDefinition::Missing("id")),
+        Some(Value::String(name)) => Ok(ResourceName::try_from(name.clone())?),
+        Some(_) => Err(InvalidDefinition::Malformed("id")),
+    }
+}
+
+fn key_definition(value: Option<&Value>) -> Result<(KeyDefinition, Value), InvalidDefinition> {
+    let malformed = InvalidDefinition::Malformed("partitionKey");
+    let value = value.ok_or(InvalidDefinition::Missing("partitionKey"))?;
+    let given = value.as_object().ok_or_else(|| malformed.clone())?;
+    if given.get("systemKey").is_some_and(|flag| flag == &json!(true)) {
+        return Err(InvalidDefinition::Unsupported("partitionKey.systemKey"));
+    }
+    let paths = given.get("paths").and_then(Value::as_array).ok_or_else(|| malformed.clone())?;
+    let kind = match given.get("kind") {
+        None | Some(Value::Null) => "Hash",
+        Some(Value::String(kind)) if kind == "Hash" => "Hash",
+        Some(Value::String(kind)) if kind == "MultiHash" => "MultiHash",
+        Some(_) => return Err(malformed),
+    };
+    let default_version = if kind == "Hash" { 1 } else { 2 };
+    let version = match given.get("version") {
+        None | Some(Value::Null) => default_version,
+        Some(version) => {
+            version.as_u64().filter(|v| (1..=2).contains(v)).ok_or_else(|| malformed.clone())?
+        }
+    };
+    let found = paths.len();
+    let kind_and_version = match (kind, version, found) {
+        ("Hash", 1, 1) => KeyKind::HashV1,
+        ("Hash", 2, 1) => KeyKind::HashV2,
+        ("MultiHash", 2, 1..=PATHS_MAX) => KeyKind::MultiHash,
+        ("Hash", ..) => return Err(InvalidDefinition::PathCount { kind, allowed: "one", found }),
+        (_, 1, _) => return Err(malformed),
+        _ => return Err(InvalidDefinition::PathCount { kind, allowed: "one to three", found }),
+    };
+    let parsed = paths
+        .iter()
+        .map(|path| Ok(parse_path(path.as_str().ok_or_else(|| malformed.clone())?)?))
+        .collect::<Result<Vec<_>, InvalidDefinition>>()?;
+    let completed = json!({ "paths": paths, "kind": kind, "version": version });
+    Ok((KeyDefinition { kind: kind_and_version, paths: parsed }, completed))
+}
+
+fn default_ttl(value: Option<&Value>) -> Result<Option<TimeToLive>, InvalidDefinition> {
+    let Some(value) = value else { return Ok(None) };
+    let ttl = match value {
+        Value::Number(number) => {
+            let exact = number.as_i64().map(TimeToLive::from_seconds);
+            exact.unwrap_or_else(|| number.as_f64().and_then(TimeToLive::from_f64))
+        }
+        Value::Null | Value::Bool(_) | Value::String(_) | Value::Array(_) | Value::Object(_) => {
+            None
+        }
+    };
+    ttl.map(Some).ok_or_else(|| invalid_ttl("defaultTtl", value))
+}
+
+fn invalid_ttl(property: &'static str, value: &Value) -> InvalidDefinition {
+    InvalidDefinition::Ttl(InvalidTtl { property, value: value.to_string() })
+}
+
+/// Checked and echoed; there is no analytical store, so it has no effect (R12). 0 means off.
+fn check_analytical_ttl(value: Option<&Value>) -> Result<(), InvalidDefinition> {
+    match value {
+        None => Ok(()),
+        Some(value) if value.as_i64() == Some(0) => Ok(()),
+        Some(value) => default_ttl(Some(value))
+            .map(|_| ())
+            .map_err(|_| invalid_ttl("analyticalStorageTtl", value)),
+    }
+}
+
+fn check_unique_keys(value: Option<&Value>) -> Result<(), InvalidDefinition> {
+    let Some(value) = value else { return Ok(()) };
+    match value.get("uniqueKeys") {
+        None | Some(Value::Null) => Ok(()),
+        Some(Value::Array(keys)) if keys.is_empty() => Ok(()),
+        Some(Value::Array(_)) => Err(InvalidDefinition::Unsupported("uniqueKeyPolicy.uniqueKeys")),
+        Some(_) => Err(InvalidDefinition::Malformed("uniqueKeyPolicy")),
+    }
+}
+
+fn complete_conflict_resolution(json: &mut Map<String, Value>) -> Result<(), InvalidDefinition> {
+    let malformed = InvalidDefinition::Malformed("conflictResolutionPolicy");
+    let policy = json
+        .entry("conflictResolutionPolicy")
+        .or_insert_with(|| json!({ "mode": "LastWriterWins" }))
+        .as_object_mut()
+        .ok_or_else(|| malformed.clone())?;
+    let last_writer_wins = match policy.get("mode").and_then(Value::as_str) {
+        Some(mode) if mode.eq_ignore_ascii_case("LastWriterWins") => true,
+        Some(mode) if mode.eq_ignore_ascii_case("Custom") => false,
+        _ => return Err(malformed),
+    };
+    let path = if last_writer_wins { "/_ts" } else { "" };
+    for (property, default) in
+        [("conflictResolutionPath", path), ("conflictResolutionProcedure", "")]
+    {
+        let value = policy.entry(property).or_insert(json!(default));
+        if value.is_null() {
+            *value = json!(default);
+        }
+        if !value.is_string() {
+            return Err(malformed);
+        }
+    }
+    Ok(())
+}
+
+fn complete_geospatial(json: &mut Map<String, Value>) -> Result<(), InvalidDefinition> {
+    let config = json.entry("geospatialConfig").or_insert_with(|| json!({ "type": "Geography" }));
+    match config["type"].as_str() {
+        Some("Geography" | "Geometry") => Ok(()),
+        _ => Err(InvalidDefinition::Malformed("geospatialConfig")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn definition(extra: &Value) -> Result<ContainerDefinition, InvalidDefinition> {
+        let mut body = json!({ "id": "c", "partitionKey": { "paths": ["/pk"] } });
+        let extra = extra.as_object().unwrap().clone();
+        body.as_object_mut().unwrap().extend(extra);
+        ContainerDefinition::parse(&body)
+    }
+
+    #[test]
+    fn missing_parts_take_the_services_defaults() {
+        let definition = definition(&json!({})).unwrap();
+        assert_eq!(
+            Value::Object(definition.json().clone()),
+            json!({
+                "id": "c",
+                "partitionKey": { "paths": ["/pk"], "kind": "Hash", "version": 1 },
+                "indexingPolicy": indexing::complete(None).unwrap(),
+                "conflictResolutionPolicy": {
+                    "mode": "LastWriterWins",
+                    "conflictResolutionPath": "/_ts",
+                    "conflictResolutionProcedure": "",
+                },
+                "geospatialConfig": { "type": "Geography" },
+            })
+        );
+        assert_eq!(definition.ttl(), TtlPolicy::Off);
+    }
+
+    #[test]
+    fn r5_default_ttls_are_checked() {
+        let policy = |ttl: Value| definition(&json!({ "defaultTtl": ttl })).map(|d| d.ttl());
+        assert_eq!(policy(json!(null)), Ok(TtlPolicy::Off));
+        assert_eq!(policy(json!(-1)), Ok(TtlPolicy::NoDefault));
+        for valid in [json!(1), json!(2_147_483_647), json!(10.0), json!(1e3)] {
+            assert!(matches!(policy(valid.clone()), Ok(TtlPolicy::Default(_))), "{valid}");
+        }
+        for invalid in [
+            json!(0),
+            json!(-2),
+            json!(2_147_483_648_u32),
+            json!(1.5),
+            json!("10"),
+            json!(true),
+            json!([]),
+            json!({}),
+            json!(u64::MAX),
+        ] {
+            assert!(matches!(policy(invalid.clone()), Err(InvalidDefinition::Ttl(_))), "{invalid}");
+        }
+    }
+
+    #[test]
+    fn r8_no_index_no_default_ttl() {
+        let none = json!({ "indexingMode": "none" });
+        assert!(definition(&json!({ "indexingPolicy": none })).is_ok());
+        let both = definition(&json!({ "indexingPolicy": none, "defaultTtl": 5 }));
+        assert_eq!(both.unwrap_err(), InvalidDefinition::TtlWithoutIndex);
+        let lazy = json!({ "indexingMode": "lazy" });
+        assert!(definition(&json!({ "indexingPolicy": lazy, "defaultTtl": 5 })).is_ok());
+    }
+
+    #[test]
+    fn r12_analytical_ttl_is_checked_and_echoed() {
+        for valid in [json!(-1), json!(0), json!(100)] {
+            let definition = definition(&json!({ "analyticalStorageTtl": valid })).unwrap();
+            assert_eq!(definition.json()["analyticalStorageTtl"], valid);
+        }
+        assert!(definition(&json!({ "analyticalStorageTtl": -2 })).is_err());
+    }
+
+    #[test]
+    fn partition_keys_are_checked() {
+        let key = |key: Value| definition(&json!({ "partitionKey": key }));
+        let kind = |value: Value| key(value).unwrap().key().kind;
+        assert_eq!(kind(json!({ "paths": ["/a"], "version": 2 })), KeyKind::HashV2);
+        let multi = json!({ "paths": ["/a", "/b/c"], "kind": "MultiHash", "version": 2 });
+        assert_eq!(kind(multi), KeyKind::MultiHash);
+        for wrong in [
+            json!([]),
+            json!({}),
+            json!({ "paths": [] }),
+            json!({ "paths": ["/a", "/b"] }),
+            json!({ "paths": ["a"] }),
+            json!({ "paths": [1] }),
+            json!({ "paths": ["/a"], "kind": "Range" }),
+            json!({ "paths": ["/a"], "version": 3 }),
+            json!({ "paths": ["/a", "/b", "/c", "/d"], "kind": "MultiHash" }),
+            json!({ "paths": ["/a"], "kind": "MultiHash", "version": 1 }),
+            json!({ "paths": ["/_partitionKey"], "systemKey": true }),
+        ] {
+            assert!(key(wrong.clone()).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_would_be_ignored_is_refused() {
+        let unique = json!({ "uniqueKeyPolicy": { "uniqueKeys": [{ "paths": ["/a"] }] } });
+        assert!(matches!(definition(&unique), Err(InvalidDefinition::Unsupported(_))));
+        assert!(definition(&json!({ "uniqueKeyPolicy": { "uniqueKeys": [] } })).is_ok());
+        assert!(definition(&json!({ "computedProperties": {} })).is_err());
+    }
+}

@@ -1,0 +1,208 @@
+//! The catalog's laws: names are unique, deletion cascades, numbers are never reused.
+
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::*;
+use crate::codec;
+use crate::command::Precondition;
+use crate::engine::MemoryEngine;
+use crate::ids::{ContainerNumber, DatabaseNumber, NodeId, ReplicaId, ResourceName};
+use crate::time::{ClockInterval, Millis};
+use crate::ttl::PolicyEpoch;
+
+struct Fixture {
+    engine: MemoryEngine,
+    catalog: Catalog,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let engine = MemoryEngine::new();
+        let catalog = Catalog::open(Arc::new(engine.clone())).unwrap();
+        let mut fixture = Self { engine, catalog };
+        for node in 1..=3 {
+            fixture.register(node, u128::from(node)).unwrap();
+        }
+        fixture
+    }
+
+    fn apply(&mut self, command: CatalogCommand) -> Result<Created, CatalogRefusal> {
+        let now = ClockInterval::exact(Millis(1_000_500));
+        let bytes = codec::encode(&CatalogProposal { now, command });
+        let index = self.catalog.progress().applied.map_or(0, |applied| applied.index + 1);
+        let outcome = self.catalog.apply(LogId { term: 1, index }, Entry::Command(&bytes));
+        outcome.unwrap().unwrap().result
+    }
+
+    fn register(&mut self, node: u32, directory: u128) -> Result<Created, CatalogRefusal> {
+        let (peer, url) = (format!("n{node}:7000"), format!("http://n{node}:8081/"));
+        let node = NodeId(node);
+        self.apply(CatalogCommand::RegisterNode { node, directory, peer, url, founder: true })
+    }
+
+    fn create_database(&mut self, name: &str) -> Result<Created, CatalogRefusal> {
+        let throughput = Some(Throughput::Manual(400));
+        self.apply(CatalogCommand::CreateDatabase { name: resource_name(name), throughput })
+    }
+
+    fn create_container(
+        &mut self,
+        name: &str,
+        partitions: usize,
+    ) -> Result<Created, CatalogRefusal> {
+        self.apply(CatalogCommand::CreateContainer {
+            database: DatabaseNumber(1),
+            definition: definition(name, &json!({})),
+            throughput: Some(Throughput::Autoscale(1000)),
+            placement: vec![ReplicaPlan(vec![NodeId(1), NodeId(2), NodeId(3)]); partitions],
+        })
+    }
+
+    /// The state after a restart is the state before it.
+    fn reopen(&mut self) {
+        let before = self.catalog.state();
+        self.catalog = Catalog::open(Arc::new(self.engine.clone())).unwrap();
+        assert_eq!(format!("{before:?}"), format!("{:?}", self.catalog.state()));
+    }
+}
+
+fn resource_name(name: &str) -> ResourceName {
+    ResourceName::try_from(name.to_string()).unwrap()
+}
+
+fn definition(name: &str, extra: &serde_json::Value) -> String {
+    let mut body = json!({ "id": name, "partitionKey": { "paths": ["/pk"] } });
+    body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+    serde_json::to_string(ContainerDefinition::parse(&body).unwrap().json()).unwrap()
+}
+
+const CONTAINER: ContainerNumber = ContainerNumber { database: DatabaseNumber(1), number: 1 };
+
+#[test]
+fn names_are_unique_and_numbers_never_reused() {
+    let mut f = Fixture::new();
+    assert_eq!(f.create_database("db"), Ok(Created::Database(DatabaseNumber(1))));
+    assert_eq!(f.create_database("db"), Err(CatalogRefusal::Conflict));
+    let database = DatabaseNumber(1);
+    let precondition = Precondition::None;
+    f.apply(CatalogCommand::DeleteDatabase { database, precondition }).unwrap();
+    assert_eq!(f.create_database("db"), Ok(Created::Database(DatabaseNumber(2))));
+    f.reopen();
+}
+
+#[test]
+fn containers_are_cut_into_partitions_that_tile_the_hash_space() {
+    let mut f = Fixture::new();
+    f.create_database("db").unwrap();
+    f.create_container("c", 3).unwrap();
+    let state = f.catalog.state();
+    let partitions = state.partitions_of(CONTAINER);
+    let bounds: Vec<_> =
+        partitions.iter().map(|p| (p.range.0, p.slots.start, p.slots.end)).collect();
+    assert_eq!(bounds, [(0, 0, 85), (1, 85, 170), (2, 170, 256)]);
+    assert!(partitions.iter().all(|p| p.replicas.len() == 3));
+    f.reopen();
+}
+
+#[test]
+fn deleting_a_database_takes_everything_in_it() {
+    let mut f = Fixture::new();
+    f.create_database("db").unwrap();
+    f.create_container("c", 2).unwrap();
+    let (container, kind) = (CONTAINER, ScriptKind::Trigger);
+    let (name, body) = (resource_name("t"), "{}".to_string());
+    f.apply(CatalogCommand::CreateScript { container, kind, name, body }).unwrap();
+    let precondition = Precondition::None;
+    let database = DatabaseNumber(1);
+    f.apply(CatalogCommand::DeleteDatabase { database, precondition }).unwrap();
+    let state = f.catalog.state();
+    assert_eq!(state.databases().count(), 0);
+    assert_eq!(state.partitions().count(), 0);
+    assert_eq!(state.offers().count(), 0);
+    assert_eq!(state.scripts(CONTAINER, ScriptKind::Trigger).count(), 0);
+    f.reopen();
+    assert_eq!(f.create_container("c", 1), Err(CatalogRefusal::OwnerNotFound));
+}
+
+#[test]
+fn replacing_a_container_counts_its_policy_changes() {
+    let mut f = Fixture::new();
+    f.create_database("db").unwrap();
+    f.create_container("c", 1).unwrap();
+    let replace = |f: &mut Fixture, extra: serde_json::Value| {
+        let (definition, precondition) = (definition("c", &extra), Precondition::None);
+        f.apply(CatalogCommand::ReplaceContainer { container: CONTAINER, definition, precondition })
+    };
+    let epoch = |epoch| Created::Container { container: CONTAINER, ttl_epoch: PolicyEpoch(epoch) };
+    assert_eq!(replace(&mut f, json!({ "defaultTtl": 5 })), Ok(epoch(2)));
+    assert_eq!(replace(&mut f, json!({ "defaultTtl": 5 })), Ok(epoch(2)));
+    assert_eq!(replace(&mut f, json!({})), Ok(epoch(3)));
+    let key = json!({ "partitionKey": { "paths": ["/other"] } });
+    assert_eq!(replace(&mut f, key), Err(CatalogRefusal::Immutable("partitionKey".into())));
+    f.reopen();
+}
+
+#[test]
+fn preconditions_are_judged_against_the_stored_tag() {
+    let mut f = Fixture::new();
+    f.create_database("db").unwrap();
+    let tag = f.catalog.state().database_named("db").unwrap().resource.etag;
+    let database = DatabaseNumber(1);
+    let precondition = Precondition::IfMatch(None);
+    let refused = f.apply(CatalogCommand::DeleteDatabase { database, precondition });
+    assert_eq!(refused, Err(CatalogRefusal::PreconditionFailed));
+    let precondition = Precondition::IfMatch(Some(tag));
+    f.apply(CatalogCommand::DeleteDatabase { database, precondition }).unwrap();
+}
+
+#[test]
+fn a_node_that_lost_its_disk_is_refused_until_it_is_forgotten() {
+    let mut f = Fixture::new();
+    let node = NodeId(2);
+    assert_eq!(f.register(2, 99), Err(CatalogRefusal::AnotherDirectory { node }));
+    f.apply(CatalogCommand::ForgetNode { node }).unwrap();
+    let (peer, url) = ("n2".to_string(), "http://n2/".to_string());
+    f.apply(CatalogCommand::RegisterNode { node, directory: 99, peer, url, founder: false })
+        .unwrap();
+    let replica = f.catalog.state().node(node).unwrap().catalog_replica;
+    assert!(replica.incarnation > 0, "a new replica has a new number");
+}
+
+#[test]
+fn moved_replicas_get_new_numbers_and_staying_ones_keep_theirs() {
+    let mut f = Fixture::new();
+    f.create_database("db").unwrap();
+    f.create_container("c", 1).unwrap();
+    let group = f.catalog.state().partitions_of(CONTAINER)[0].group;
+    let replicas = |f: &Fixture| f.catalog.state().partition(group).unwrap().replicas.clone();
+    let before = replicas(&f);
+    let plan = |nodes: &[u32]| ReplicaPlan(nodes.iter().copied().map(NodeId).collect());
+    f.apply(CatalogCommand::SetReplicas { group, plan: plan(&[1, 2]) }).unwrap();
+    f.apply(CatalogCommand::SetReplicas { group, plan: plan(&[1, 2, 3]) }).unwrap();
+    let after = replicas(&f);
+    assert_eq!(after[..2], before[..2]);
+    assert_eq!(after[2].node, before[2].node);
+    assert_ne!(after[2], ReplicaId { ..before[2] });
+    for wrong in [&[][..], &[1, 1], &[1, 9]] {
+        let refused = f.apply(CatalogCommand::SetReplicas { group, plan: plan(wrong) });
+        assert_eq!(refused, Err(CatalogRefusal::StalePlan));
+    }
+}
+
+#[test]
+fn throughput_is_kept_with_its_target() {
+    let mut f = Fixture::new();
+    f.create_database("db").unwrap();
+    f.create_container("c", 1).unwrap();
+    let offer = |f: &Fixture, target| f.catalog.state().offer_of(target).cloned();
+    let shared = offer(&f, OfferTarget::Database(DatabaseNumber(1))).unwrap();
+    assert_eq!(shared.throughput, Throughput::Manual(400));
+    let own = offer(&f, OfferTarget::Container(CONTAINER)).unwrap();
+    let throughput = Throughput::Manual(500);
+    f.apply(CatalogCommand::ReplaceThroughput { offer: own.number, throughput }).unwrap();
+    assert_eq!(offer(&f, OfferTarget::Container(CONTAINER)).unwrap().throughput, throughput);
+    let missing = f.apply(CatalogCommand::ReplaceThroughput { offer: 99, throughput });
+    assert_eq!(missing, Err(CatalogRefusal::NotFound));
+}

@@ -1,0 +1,68 @@
+//! No query text, however hostile, makes the front half panic or recurse without end.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::indexing::{self, IndexRules};
+
+fn compile(text: &str) -> Result<CompiledQuery, QueryError> {
+    let index = IndexRules::new(&indexing::complete(None).unwrap()).unwrap();
+    CompiledQuery::new(text, &Parameters::default(), &index)
+}
+
+#[test]
+fn nesting_is_limited() {
+    for (open, close) in [("(", ")"), ("[", "]"), ("-", ""), ("NOT ", ""), ("{a:", "}")] {
+        let text = format!("SELECT VALUE {}1{} FROM c", open.repeat(5000), close.repeat(5000));
+        assert!(compile(&text).is_err(), "{open}");
+    }
+}
+
+#[test]
+fn chains_are_limited_but_a_thousand_alternatives_are_fine() {
+    let chain = |operator: &str, count| {
+        let terms = vec!["c.a = 1"; count].join(operator);
+        compile(&format!("SELECT * FROM c WHERE {terms}"))
+    };
+    assert!(chain(" OR ", 1000).is_ok());
+    assert!(chain(" OR ", 3000).is_err());
+    assert!(compile(&format!("SELECT VALUE 1{} FROM c", " + 1".repeat(3000))).is_err());
+    assert!(compile(&format!("SELECT VALUE c{} FROM c", ".a".repeat(3000))).is_err());
+}
+
+#[test]
+fn texts_are_limited() {
+    let text = format!("SELECT * FROM c --{}", " ".repeat(QUERY_BYTES_MAX));
+    assert!(matches!(compile(&text), Err(QueryError::Plain(_))));
+}
+
+fn fragment() -> impl Strategy<Value = String> {
+    let words = [
+        "SELECT", "VALUE", "*", "FROM", "c", "WHERE", "c.a", "=", "'x'", "5", "(", ")", "AND",
+        "OR", "NOT", "IN", "BETWEEN", "ORDER BY", ",", "[", "]", "{", "}", ":", "?", "??", "-",
+        "COUNT(1)", "@p", "GROUP BY", "TOP", "JOIN", "EXISTS", "LIKE", "0x1F", "1e", "\"", "--",
+    ];
+    prop::collection::vec(prop::sample::select(words.to_vec()), 0..25)
+        .prop_map(|words| words.join(" "))
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_compiled_or_refused(text in ".*") {
+        let _ = compile(&text);
+    }
+
+    #[test]
+    fn any_mix_of_words_is_compiled_or_refused(text in fragment()) {
+        let _ = compile(&text);
+        let _ = compile(&format!("SELECT * FROM c WHERE {text}"));
+    }
+
+    #[test]
+    fn values_survive_the_round_trip(json in r#"(\[|\]|\{|\}|"a"|:|,|1|-2.5|null|true)*"#) {
+        if let Ok(value) = Value::from_json(json.as_bytes()) {
+            let again = Value::from_json(&value.to_json()).unwrap();
+            prop_assert!(value.equals(&again));
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! Values of the query language: JSON, and undefined.
+
+use std::cmp::Ordering;
+use std::fmt;
+
+use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess};
+
+use crate::json::{write_f64, write_text};
+
+/// A number: exact while it is an integer of 64 bits, a double otherwise.
+#[derive(Clone, Copy, Debug)]
+pub enum Number {
+    /// An integer token that fits.
+    Int(i64),
+    /// Everything else.
+    Float(f64),
+}
+
+/// A value of an expression.
+#[derive(Clone, Debug, Default)]
+pub enum Value {
+    /// Not there: what a missing property is.
+    #[default]
+    Undefined,
+    /// `null`
+    Null,
+    /// `true`, `false`
+    Bool(bool),
+    /// Any number, infinities and NaN included.
+    Number(Number),
+    /// Text.
+    Text(String),
+    /// An array; its elements are defined.
+    Array(Vec<Value>),
+    /// An object in stored order; its members are defined.
+    Object(Vec<(String, Value)>),
+}
+
+impl Number {
+    /// The number as a double.
+    #[expect(clippy::cast_precision_loss, reason = "arithmetic is on doubles by definition")]
+    pub fn as_f64(self) -> f64 {
+        match self {
+            Number::Int(number) => number as f64,
+            Number::Float(number) => number,
+        }
+    }
+
+    /// Compares by value; exact between integers. None if either is NaN.
+    pub fn compare(self, other: Number) -> Option<Ordering> {
+        match (self, other) {
+            (Number::Int(a), Number::Int(b)) => Some(a.cmp(&b)),
+            _ => self.as_f64().partial_cmp(&other.as_f64()),
+        }
+    }
+}
+
+impl Value {
+    /// A double.
+    pub fn float(number: f64) -> Value {
+        Value::Number(Number::Float(number))
+    }
+
+    /// True unless undefined.
+    pub fn is_defined(&self) -> bool {
+        !matches!(self, Value::Undefined)
+    }
+
+    /// True for exactly `true`: what WHERE keeps.
+    pub fn is_true(&self) -> bool {
+        matches!(self, Value::Bool(true))
+    }
+
+    /// The member of an object; undefined for everything else.
+    pub fn member(&self, name: &str) -> &Value {
+        const UNDEFINED: &Value = &Value::Undefined;
+        match self {
+            Value::Object(members) => {
+                members.iter().find(|(key, _)| key == name).map_or(UNDEFINED, |(_, value)| value)
+            }
+            Value::Undefined
+            | Value::Null
+            | Value::Bool(_)
+            | Value::Number(_)
+            | Value::Text(_)
+            | Value::Array(_) => UNDEFINED,
+        }
+    }
+
+    /// The element of an array; undefined for everything else.
+    pub fn element(&self, index: &Number) -> &Value {
+        const UNDEFINED: &Value = &Value::Undefined;
+        let index = match index {
+            Number::Int(index) => usize::try_from(*index).ok(),
+            Number::Float(index) if index.fract() == 0.0 && *index >= 0.0 && *index < 1e9 =>
+            {
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    clippy::cast_sign_loss,
+                    reason = "whole, positive and small were checked"
+                )]
+                Some(*index as usize)
+            }
+            Number::Float(_) => None,
+        };
+        match (self, index) {
+            (Value::Array(elements), Some(index)) => elements.get(index).unwrap_or(UNDEFINED),
+            _ => UNDEFINED,
+        }
+    }
+
+    /// Rank of the type in ORDER BY, MIN and MAX.
+    pub fn rank(&self) -> u8 {
+        match self {
+            Value::Undefined => 0,
+            Value::Null => 1,
+            Value::Bool(_) => 2,
+            Value::Number(_) => 3,
+            Value::Text(_) => 4,
+            Value::Array(_) => 5,
+            Value::Object(_) => 6,
+        }
+    }
+
+    /// Equality as `=`, IN and DISTINCT understand it; never called with undefined on either side.
+    pub fn equals(&self, other: &Value) -> bool {
+        match (self, other) {
+            (Value::Null, Value::Null) => true,
+            (Value::Bool(a), Value::Bool(b)) => a == b,
+            (Value::Number(a), Value::Number(b)) => a.compare(*b) == Some(Ordering::Equal),
+            (Value::Text(a), Value::Text(b)) => a == b,
+            (Value::Array(a), Value::Array(b)) => {
+                a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.equals(b))
+            }
+            (Value::Object(a), Value::Object(b)) => {
+                a.len() == b.len()
+                    && a.iter().all(|(name, value)| {
+                        b.iter().any(|(other, found)| other == name && value.equals(found))
+                    })
+            }
+            _ => false,
+        }
+    }
+
+    /// The total order of ORDER BY: by type, then by value; arrays and objects by their text.
+    pub fn sort_compare(&self, other: &Value) -> Ordering {
+        match (self, other) {
+            (Value::Bool(a), Value::Bool(b)) => a.cmp(b),
+            (Value::Number(a), Value::Number(b)) => {
+                a.compare(*b).unwrap_or_else(|| a.as_f64().total_cmp(&b.as_f64()))
+            }
+            (Value::Text(a), Value::Text(b)) => compare_utf16(a, b),
+            (Value::Array(_), Value::Array(_)) | (Value::Object(_), Value::Object(_)) => {
+                self.to_json().cmp(&other.to_json())
+            }
+            _ => self.rank().cmp(&other.rank()),
+        }
+    }
+
+    /// Appends the value as JSON. Undefined must have been left out by whoever holds it.
+    pub fn write_json(&self, out: &mut Vec<u8>) {
+        match self {
+            Value::Undefined => unreachable!("undefined never reaches the output"),
+            Value::Null => out.extend_from_slice(b"null"),
+            Value::Bool(true) => out.extend_from_slice(b"true"),
+            Value::Bool(false) => out.extend_from_slice(b"false"),
+            Value::Number(Number::Int(number)) => {
+                out.extend_from_slice(itoa::Buffer::new().format(*number).as_bytes());
+            }
+            Value::Number(Number::Float(number)) if number.is_finite() => write_f64(out, *number),
+            Value::Number(Number::Float(number)) if number.is_nan() => write_text(out, "NaN"),
+            Value::Number(Number::Float(number)) => {
+                write_text(out, if *number > 0.0 { "Infinity" } else { "-Infinity" });
+            }
+            Value::Text(text) => write_text(out, text),
+            Value::Array(elements) => {
+                out.push(b'[');
+                for (at, element) in elements.iter().enumerate() {
+                    if at > 0 {
+                        out.push(b',');
+                    }
+                    element.write_json(out);
+                }
+                out.push(b']');
+            }
+            Value::Object(members) => {
+                out.push(b'{');
+                for (at, (name, value)) in members.iter().enumerate() {
+                    if at > 0 {
+                        out.push(b',');
+                    }
+                    write_text(out, name);
+                    out.push(b':');
+                    value.write_json(out);
+                }
+                out.push(b'}');
+            }
+        }
+    }
+
+    /// The value as JSON.
+    pub fn to_json(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.write_json(&mut out);
+        out
+    }
+
+    /// Reads JSON.
+    pub fn from_json(bytes: &[u8]) -> Result<Value, serde_json::Error> {
+        serde_json::from_slice(bytes)
+    }
+}
+
+/// Compares text by UTF-16 code unit, as SDKs do when they merge partitions.
+pub(super) fn compare_utf16(a: &str, b: &str) -> Ordering {
+    a.encode_utf16().cmp(b.encode_utf16())
+}
+
+/// A value as JSON text, empty for undefined: bincode cannot carry self-describing values.
+pub(super) mod as_text {
+    use serde::{Deserializer, Serializer, de::Error};
+
+    use super::Value;
+
+    pub(in crate::query) fn serialize<S: Serializer>(
+        value: &Value,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        let text = if value.is_defined() { value.to_json() } else { Vec::new() };
+        serde_bytes::serialize(&text, serializer)
+    }
+
+    pub(in crate::query) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Value, D::Error> {
+        let text: Vec<u8> = serde_bytes::deserialize(deserializer)?;
+        if text.is_empty() {
+            return Ok(Value::Undefined);
+        }
+        Value::from_json(&text).map_err(D::Error::custom)
+    }
+}
+
+impl<'de> Deserialize<'de> for Value {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Builder)
+    }
+}
+
+struct Builder;
+
+impl<'de> de::Visitor<'de> for Builder {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, truth: bool) -> Result<Value, E> {
+        Ok(Value::Bool(truth))
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Value, E> {
+        Ok(Value::Number(Number::Int(number)))
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "integers above i64 are doubles here")]
+    fn visit_u64<E>(self, number: u64) -> Result<Value, E> {
+        Ok(Value::Number(match i64::try_from(number) {
+            Ok(number) => Number::Int(number),
+            Err(_) => Number::Float(number as f64),
+        }))
+    }
+
+    fn visit_f64<E>(self, number: f64) -> Result<Value, E> {
+        Ok(Value::float(number))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Value, E> {
+        Ok(Value::Text(text.to_string()))
+    }
+
+    fn visit_string<E>(self, text: String) -> Result<Value, E> {
+        Ok(Value::Text(text))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
+        let mut elements = Vec::new();
+        while let Some(element) = seq.next_element()? {
+            elements.push(element);
+        }
+        Ok(Value::Array(elements))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+        let mut members = Vec::new();
+        while let Some(member) = map.next_entry()? {
+            members.push(member);
+        }
+        Ok(Value::Object(members))
+    }
+}

@@ -1,0 +1,292 @@
+//! Snapshots: a machine's rows as checksummed chunks, and their installation on another replica.
+//!
+//! Export walks a consistent view in key order, so memory stays bounded and a broken transfer can go
+//! on behind any chunk. Installation is not one atomic step, so it leaves a durable marker first:
+//! whoever finds the marker after a crash starts the installation over.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::codec;
+use crate::engine::{Batch, Engine, Fault, KeyRange, Read, Table};
+use crate::ids::GroupId;
+use crate::machine::{self, MetaTag};
+
+/// Rows of a chunk, in table and key order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Chunk {
+    /// Its place in the snapshot, from 0.
+    pub number: u32,
+    /// Table, key, value.
+    pub rows: Vec<ChunkRow>,
+    /// True for the last chunk.
+    pub last: bool,
+}
+
+/// One row of a chunk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChunkRow {
+    /// The table.
+    pub table: Table,
+    /// The key.
+    #[serde(with = "serde_bytes")]
+    pub key: Vec<u8>,
+    /// The value.
+    #[serde(with = "serde_bytes")]
+    pub value: Vec<u8>,
+}
+
+/// Bytes that are not a chunk.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("a snapshot chunk is damaged: {0}")]
+pub struct DamagedChunk(&'static str);
+
+const CHECKSUM_BYTES: usize = 4;
+
+impl Chunk {
+    /// Checksum, then the encoded chunk.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = vec![0; CHECKSUM_BYTES];
+        codec::encode_into(&mut bytes, self);
+        let checksum = crc32c::crc32c(&bytes[CHECKSUM_BYTES..]);
+        bytes[..CHECKSUM_BYTES].copy_from_slice(&checksum.to_be_bytes());
+        bytes
+    }
+
+    /// Reads and verifies an encoded chunk.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DamagedChunk> {
+        let (checksum, body) = bytes.split_first_chunk().ok_or(DamagedChunk("it is too short"))?;
+        if u32::from_be_bytes(*checksum) != crc32c::crc32c(body) {
+            return Err(DamagedChunk("its checksum is wrong"));
+        }
+        codec::decode(body).map_err(|_| DamagedChunk("it does not decode"))
+    }
+}
+
+/// Walks a view, chunk by chunk.
+pub struct Exporter {
+    view: Arc<dyn Read>,
+    ranges: Vec<KeyRange>,
+    number: u32,
+}
+
+impl Exporter {
+    /// Exports the rows of `ranges` and the meta rows of `group`.
+    pub fn new(view: Arc<dyn Read>, group: GroupId, ranges: Vec<KeyRange>) -> Self {
+        let mut all = vec![machine::meta_range(group)];
+        all.extend(ranges);
+        all.reverse();
+        Self { view, ranges: all, number: 0 }
+    }
+
+    /// The next chunk of about so many bytes; none after the last.
+    pub fn next_chunk(&mut self, bytes_max: usize) -> Result<Option<Chunk>, Fault> {
+        if self.ranges.is_empty() {
+            return Ok(None);
+        }
+        let mut rows = Vec::new();
+        let mut bytes = 0;
+        while let Some(range) = self.ranges.pop() {
+            let mut rest = None;
+            for row in self.view.scan(&range) {
+                let (key, value) = row?;
+                if bytes >= bytes_max {
+                    let previous: &ChunkRow = rows.last().expect("bytes were counted for rows");
+                    let same_table = previous.table == range.table;
+                    let from = range.clone();
+                    rest = Some(if same_table { from.after(&previous.key) } else { from });
+                    break;
+                }
+                bytes += key.len() + value.len();
+                rows.push(ChunkRow { table: range.table, key, value });
+            }
+            if let Some(rest) = rest {
+                self.ranges.push(rest);
+                break;
+            }
+        }
+        let number = self.number;
+        self.number += 1;
+        Ok(Some(Chunk { number, rows, last: self.ranges.is_empty() }))
+    }
+}
+
+/// Replaces a machine's rows by those of a snapshot.
+pub struct Installer {
+    engine: Arc<dyn Engine>,
+    group: GroupId,
+    next: u32,
+    complete: bool,
+}
+
+impl Installer {
+    /// The installation a crash interrupted, by the name it was begun with.
+    pub fn interrupted(engine: &dyn Engine, group: GroupId) -> Result<Option<String>, Fault> {
+        machine::read_meta(engine, group, MetaTag::Installing)
+    }
+
+    /// Leaves the marker, then removes the rows that are there.
+    pub fn begin(
+        engine: Arc<dyn Engine>,
+        group: GroupId,
+        ranges: Vec<KeyRange>,
+        name: &str,
+    ) -> Result<Self, Fault> {
+        let mut marker = Batch::default();
+        machine::put_meta(&mut marker, group, MetaTag::Installing, &name.to_string());
+        engine.write(marker)?;
+        engine.flush()?;
+        let mut clearing = Batch::default();
+        for range in ranges {
+            clearing.delete_range(range);
+        }
+        for tag in [MetaTag::State, MetaTag::Membership] {
+            clearing.delete(Table::Meta, machine::meta_key(group, tag));
+        }
+        engine.write(clearing)?;
+        Ok(Self { engine, group, next: 0, complete: false })
+    }
+
+    /// Writes the next chunk's rows.
+    pub fn write(&mut self, chunk: Chunk) -> Result<(), Fault> {
+        if chunk.number != self.next || self.complete {
+            return Err(Fault::corrupt("snapshot", "its chunks are out of order"));
+        }
+        self.next += 1;
+        self.complete = chunk.last;
+        let marker = machine::meta_key(self.group, MetaTag::Installing);
+        let mut batch = Batch::default();
+        for ChunkRow { table, key, value } in chunk.rows {
+            if table != Table::Meta || key != marker {
+                batch.put(table, key, value);
+            }
+        }
+        self.engine.write(batch)
+    }
+
+    /// Takes the marker away, once everything is durable.
+    pub fn finish(self) -> Result<(), Fault> {
+        if !self.complete {
+            return Err(Fault::corrupt("snapshot", "its last chunk is missing"));
+        }
+        let mut batch = Batch::default();
+        batch.delete(Table::Meta, machine::meta_key(self.group, MetaTag::Installing));
+        self.engine.write(batch)?;
+        self.engine.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::engine::MemoryEngine;
+
+    const GROUP: GroupId = GroupId(7);
+
+    fn items() -> Vec<KeyRange> {
+        vec![
+            KeyRange::prefix(Table::Items, vec![1]),
+            KeyRange::prefix(Table::Feed, vec![1]),
+            KeyRange::prefix(Table::Expiry, vec![1]),
+        ]
+    }
+
+    fn engine(rows: &[(Table, Vec<u8>, Vec<u8>)]) -> MemoryEngine {
+        let engine = MemoryEngine::new();
+        let mut batch = Batch::default();
+        for (table, key, value) in rows {
+            batch.put(*table, key.clone(), value.clone());
+        }
+        machine::put_meta(&mut batch, GROUP, MetaTag::State, &42_u32);
+        engine.write(batch).unwrap();
+        engine.flush().unwrap();
+        engine
+    }
+
+    fn contents(engine: &MemoryEngine) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let ranges = Table::ALL.map(|table| KeyRange::prefix(table, Vec::new()));
+        ranges.iter().flat_map(|range| engine.scan(range).map(Result::unwrap)).collect()
+    }
+
+    fn export(engine: &MemoryEngine, bytes_max: usize) -> Vec<Chunk> {
+        let mut exporter = Exporter::new(engine.view(), GROUP, items());
+        std::iter::from_fn(|| exporter.next_chunk(bytes_max).unwrap()).collect()
+    }
+
+    fn install(engine: &MemoryEngine, chunks: Vec<Chunk>) -> Result<(), Fault> {
+        let target: Arc<dyn Engine> = Arc::new(engine.clone());
+        let mut installer = Installer::begin(target, GROUP, items(), "s")?;
+        chunks.into_iter().try_for_each(|chunk| installer.write(chunk))?;
+        installer.finish()
+    }
+
+    #[test]
+    fn damaged_chunks_are_noticed() {
+        let chunk = Chunk { number: 0, rows: Vec::new(), last: true };
+        let good = chunk.encode();
+        assert_eq!(Chunk::decode(&good), Ok(chunk));
+        for bit in 0..good.len() * 8 {
+            let mut bad = good.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(Chunk::decode(&bad).is_err(), "bit {bit}");
+        }
+        assert!(Chunk::decode(&[]).is_err());
+    }
+
+    #[test]
+    fn a_crash_in_the_middle_leaves_the_marker() {
+        let source = engine(&[(Table::Items, vec![1, 1], vec![1])]);
+        let chunks = export(&source, 1);
+        for crash_after in 0..=chunks.len() {
+            let target = engine(&[(Table::Items, vec![1, 9], vec![9])]);
+            let shared: Arc<dyn Engine> = Arc::new(target.clone());
+            let mut installer = Installer::begin(shared, GROUP, items(), "file").unwrap();
+            for chunk in chunks.iter().take(crash_after) {
+                installer.write(chunk.clone()).unwrap();
+            }
+            target.crash();
+            let name = Installer::interrupted(&target, GROUP).unwrap();
+            assert_eq!(name.as_deref(), Some("file"), "after {crash_after} chunks");
+            install(&target, chunks.clone()).unwrap();
+            assert_eq!(contents(&target), contents(&source));
+            assert_eq!(Installer::interrupted(&target, GROUP).unwrap(), None);
+        }
+    }
+
+    #[test]
+    fn chunks_out_of_order_or_missing_are_faults() {
+        let source =
+            engine(&[(Table::Items, vec![1, 1], vec![1]), (Table::Items, vec![1, 2], vec![2])]);
+        let chunks = export(&source, 1);
+        assert!(chunks.len() > 2);
+        let target = MemoryEngine::new();
+        assert!(install(&target, chunks[1..].to_vec()).is_err());
+        assert!(install(&target, chunks[..chunks.len() - 1].to_vec()).is_err());
+    }
+
+    fn rows() -> impl Strategy<Value = Vec<(Table, Vec<u8>, Vec<u8>)>> {
+        let table = prop_oneof![Just(Table::Items), Just(Table::Feed), Just(Table::Expiry)];
+        let row = (table, any::<u16>(), prop::collection::vec(any::<u8>(), 0..20));
+        let row = row.prop_map(|(table, key, value)| {
+            (table, [&[1][..], &key.to_be_bytes()].concat(), value)
+        });
+        prop::collection::vec(row, 0..40)
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_exported_is_installed_whatever_the_chunk_size(
+            source in rows(), target in rows(), bytes_max in 1_usize..200
+        ) {
+            let (source, target) = (engine(&source), engine(&target));
+            let chunks = export(&source, bytes_max);
+            prop_assert!(chunks.iter().rev().skip(1).all(|chunk| !chunk.last));
+            install(&target, chunks).unwrap();
+            prop_assert_eq!(contents(&target), contents(&source));
+        }
+    }
+}
