@@ -1,8 +1,9 @@
 //! The body of an item: read once, into what the rest of the system needs to know of it.
 //!
-//! 1. `json::normalise` walks the body. 2. On the way we pick up `id`, `ttl` and the partition key,
-//! count the values the index policy includes, and leave the system properties out. 3. What remains
-//! is stored as it is; system properties are spliced back in when it is read.
+//! 1. `json::normalise` walks the body.
+//! 2. On the way we pick up `id`, `ttl` and the partition key, count the values the index policy
+//!    includes, and leave the system properties out.
+//! 3. What remains is stored as it is; system properties are spliced back in when it is read.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;

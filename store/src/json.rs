@@ -205,10 +205,9 @@ impl<'de, V: Visitor> DeserializeSeed<'de> for Value<'_, V> {
 }
 
 impl<V: Visitor> Value<'_, V> {
-    fn scalar<E>(self, value: Scalar<'_>) -> Result<(), E> {
+    fn scalar(self, value: Scalar<'_>) {
         value.write(&mut self.0.out);
         self.0.visitor.scalar(value);
-        Ok(())
     }
 }
 
@@ -220,27 +219,33 @@ impl<'de, V: Visitor> de::Visitor<'de> for Value<'_, V> {
     }
 
     fn visit_unit<E>(self) -> Result<(), E> {
-        self.scalar(Scalar::Null)
+        self.scalar(Scalar::Null);
+        Ok(())
     }
 
     fn visit_bool<E>(self, truth: bool) -> Result<(), E> {
-        self.scalar(Scalar::Bool(truth))
+        self.scalar(Scalar::Bool(truth));
+        Ok(())
     }
 
     fn visit_i64<E>(self, number: i64) -> Result<(), E> {
-        self.scalar(Scalar::Int(number))
+        self.scalar(Scalar::Int(number));
+        Ok(())
     }
 
     fn visit_u64<E>(self, number: u64) -> Result<(), E> {
-        self.scalar(i64::try_from(number).map_or(Scalar::UInt(number), Scalar::Int))
+        self.scalar(i64::try_from(number).map_or(Scalar::UInt(number), Scalar::Int));
+        Ok(())
     }
 
     fn visit_f64<E>(self, number: f64) -> Result<(), E> {
-        self.scalar(Scalar::Float(number))
+        self.scalar(Scalar::Float(number));
+        Ok(())
     }
 
     fn visit_str<E>(self, text: &str) -> Result<(), E> {
-        self.scalar(Scalar::Text(text))
+        self.scalar(Scalar::Text(text));
+        Ok(())
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
@@ -378,7 +383,7 @@ mod tests {
     #[test]
     fn of_repeated_names_the_last_wins() {
         assert_eq!(normal(r#"{"a":1,"b":2,"a":{"c":1,"c":3}}"#), r#"{"a":{"c":3},"b":2}"#);
-        let many = (0..40).map(|n| format!("\"k{n}\":{n},")).collect::<String>();
+        let many = (0..40).fold(String::new(), |text, n| text + &format!("\"k{n}\":{n},"));
         assert!(normal(&format!("{{{many}\"k3\":true}}")).contains("\"k3\":true"));
     }
 

@@ -35,6 +35,7 @@ impl Seconds {
     }
 
     /// This second plus a time to live, in 64 bits, so that 2^31 is no border.
+    #[must_use]
     pub fn plus(self, seconds: u32) -> Seconds {
         Seconds(self.0.saturating_add(u64::from(seconds)))
     }

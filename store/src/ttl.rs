@@ -218,13 +218,14 @@ impl TtlState {
 
     /// When a version that is not dead will expire under the policy in force.
     pub fn expiry(&self, ttl: ItemTtl, ts: Seconds) -> Option<Seconds> {
-        match (ttl, self.policy) {
-            (ItemTtl::Never, _) | (_, TtlPolicy::Off) => None,
-            (ItemTtl::Own(seconds), _) | (ItemTtl::Inherit, TtlPolicy::Default(seconds)) => {
-                Some(ts.plus(seconds.get()))
-            }
-            (ItemTtl::Inherit, TtlPolicy::NoDefault) => None,
-        }
+        let seconds = match (ttl, self.policy) {
+            (ItemTtl::Own(seconds), TtlPolicy::NoDefault | TtlPolicy::Default(_))
+            | (ItemTtl::Inherit, TtlPolicy::Default(seconds)) => seconds,
+            (ItemTtl::Never, _)
+            | (_, TtlPolicy::Off)
+            | (ItemTtl::Inherit, TtlPolicy::NoDefault) => return None,
+        };
+        Some(ts.plus(seconds.get()))
     }
 
     /// Judges a version for a reader whose clock may read as late as `hi`.

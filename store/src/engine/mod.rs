@@ -70,6 +70,7 @@ pub enum Fault {
 
 impl Fault {
     /// A fault of corruption.
+    #[expect(clippy::needless_pass_by_value, reason = "callers hand over the error they got")]
     pub fn corrupt(place: &'static str, detail: impl ToString) -> Self {
         Fault::Corrupt { place, detail: detail.to_string() }
     }

@@ -1,4 +1,5 @@
 //! Binds parameters and names, and refuses what this version cannot answer.
+#![expect(clippy::wildcard_enum_match_arm, reason = "asks for one form and refuses all others")]
 
 use serde::{Deserialize, Serialize};
 
@@ -357,13 +358,11 @@ fn count_argument(expr: &Expr) -> Result<Option<&Expr>> {
     if !name.eq_ignore_ascii_case("COUNT") {
         return Ok(None);
     }
-    match args.as_slice() {
-        [argument] => Ok(Some(argument)),
-        _ => {
-            let message = "The COUNT function requires 1 argument(s).".to_string();
-            Err(QueryError::At { code: Some("SC2050".into()), message, span: expr.span })
-        }
+    if let [argument] = args.as_slice() {
+        return Ok(Some(argument));
     }
+    let message = "The COUNT function requires 1 argument(s).".to_string();
+    Err(QueryError::At { code: Some("SC2050".into()), message, span: expr.span })
 }
 
 fn refuse_call(name: &str, user_defined: bool, span: Span) -> QueryError {

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use super::ast::{BinaryOp, UnaryOp};
-use super::value::{Number, Value};
+use super::value::{Number, Value, compare_utf16};
 
 /// A compiled expression.
 #[derive(Clone, Debug)]
@@ -127,7 +127,16 @@ impl Op {
                     Ok(value) => Ok(value.element(index)),
                     Err(value) => Err(value.element(index).clone()),
                 },
-                computed => Err(computed.evaluate(item)),
+                Op::Constant(_)
+                | Op::Unary(..)
+                | Op::Binary(..)
+                | Op::And(_)
+                | Op::Or(_)
+                | Op::Conditional(..)
+                | Op::Between(..)
+                | Op::In(..)
+                | Op::Array(_)
+                | Op::Object(_) => Err(op.evaluate(item)),
             }
         }
         walk(self, item).map_or_else(|computed| computed, Clone::clone)
@@ -243,30 +252,36 @@ fn compare(operator: BinaryOp, a: &Value, b: &Value) -> Truth {
     if !a.is_defined() || !b.is_defined() {
         return Truth::Unknown;
     }
-    if operator == BinaryOp::Equal {
-        return a.equals(b).into();
-    }
-    if operator == BinaryOp::NotEqual {
-        return (!a.equals(b)).into();
-    }
-    let ordering = match (a, b) {
-        (Value::Null, Value::Null) => Some(Ordering::Equal),
-        (Value::Bool(a), Value::Bool(b)) => Some(a.cmp(b)),
-        (Value::Number(a), Value::Number(b)) => match a.compare(*b) {
-            Some(ordering) => Some(ordering),
-            None => return Truth::False,
-        },
-        (Value::Text(a), Value::Text(b)) => Some(super::value::compare_utf16(a, b)),
-        _ => None,
+    let holds: fn(Ordering) -> bool = match operator {
+        BinaryOp::Equal => return a.equals(b).into(),
+        BinaryOp::NotEqual => return (!a.equals(b)).into(),
+        BinaryOp::Less => Ordering::is_lt,
+        BinaryOp::LessOrEqual => Ordering::is_le,
+        BinaryOp::Greater => Ordering::is_gt,
+        BinaryOp::GreaterOrEqual => Ordering::is_ge,
+        BinaryOp::Coalesce
+        | BinaryOp::Or
+        | BinaryOp::And
+        | BinaryOp::Concat
+        | BinaryOp::BitOr
+        | BinaryOp::BitXor
+        | BinaryOp::BitAnd
+        | BinaryOp::ShiftLeft
+        | BinaryOp::ShiftRight
+        | BinaryOp::ShiftRightUnsigned
+        | BinaryOp::Add
+        | BinaryOp::Subtract
+        | BinaryOp::Multiply
+        | BinaryOp::Divide
+        | BinaryOp::Modulo => unreachable!("only comparisons come here"),
     };
-    let Some(ordering) = ordering else { return Truth::Unknown };
-    let holds = match operator {
-        BinaryOp::Less => ordering.is_lt(),
-        BinaryOp::LessOrEqual => ordering.is_le(),
-        BinaryOp::Greater => ordering.is_gt(),
-        _ => ordering.is_ge(),
-    };
-    holds.into()
+    match (a, b) {
+        (Value::Null, Value::Null) => holds(Ordering::Equal).into(),
+        (Value::Bool(a), Value::Bool(b)) => holds(a.cmp(b)).into(),
+        (Value::Number(a), Value::Number(b)) => a.compare(*b).is_some_and(holds).into(),
+        (Value::Text(a), Value::Text(b)) => holds(compare_utf16(a, b)).into(),
+        _ => Truth::Unknown,
+    }
 }
 
 fn and(a: Truth, b: Truth) -> Truth {

@@ -167,15 +167,13 @@ fn plain_page(
 ) -> Result<PageOutcome, Fault> {
     let mut page = Page { rows: Vec::new(), count: 0, next: None, work: QueryWork::default() };
     let mut bytes = 0;
-    let mut looked_at = 0;
     let mut last = None;
-    for found in source.view.items(range) {
+    for (looked_at, found) in source.view.items(range).enumerate() {
         let (key, item) = found?;
         if page.rows.len() >= limits.rows || bytes >= limits.bytes || looked_at >= limits.items {
             page.next = last.map(Resume::AfterItem);
             break;
         }
-        looked_at += 1;
         match source.life(&item) {
             Life::Dead => {}
             Life::InDoubt(expiry) => return Ok(PageOutcome::InDoubt(expiry)),

@@ -178,17 +178,13 @@ impl<'t> Lexer<'t> {
     }
 
     fn symbol(&mut self) -> Result<Token, QueryError> {
-        match SYMBOLS.iter().find(|symbol| self.rest.starts_with(**symbol)) {
-            Some(symbol) => {
-                let (_, span) = self.take(symbol.len());
-                Ok(Token { kind: TokenKind::Symbol(symbol), span })
-            }
-            None => {
-                let length = self.peek().map_or(0, char::len_utf8);
-                let (text, span) = self.take(length);
-                Err(QueryError::syntax(text, span))
-            }
+        if let Some(symbol) = SYMBOLS.iter().find(|symbol| self.rest.starts_with(**symbol)) {
+            let (_, span) = self.take(symbol.len());
+            return Ok(Token { kind: TokenKind::Symbol(symbol), span });
         }
+        let length = self.peek().map_or(0, char::len_utf8);
+        let (text, span) = self.take(length);
+        Err(QueryError::syntax(text, span))
     }
 
     fn text(&mut self, quote: char) -> Result<Token, QueryError> {
@@ -241,13 +237,11 @@ impl<'t> Lexer<'t> {
 }
 
 fn hexadecimal(digits: &str) -> TokenKind {
-    match i64::from_str_radix(digits, 16) {
-        Ok(number) => TokenKind::Int(number),
-        Err(_) => {
-            let value = digits.chars().fold(0.0, |sum, digit| {
-                sum * 16.0 + f64::from(digit.to_digit(16).expect("hexadecimal was checked"))
-            });
-            TokenKind::Float(value)
-        }
+    if let Ok(number) = i64::from_str_radix(digits, 16) {
+        return TokenKind::Int(number);
     }
+    let value = digits.chars().fold(0.0, |sum, digit| {
+        sum * 16.0 + f64::from(digit.to_digit(16).expect("hexadecimal was checked"))
+    });
+    TokenKind::Float(value)
 }

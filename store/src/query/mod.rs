@@ -1,9 +1,10 @@
 //! The query language, from text to rows.
 //!
-//! 1. `lexer` cuts the text into tokens, each with its place. 2. `parser` builds the tree of `ast`.
-//! 3. `compile` binds parameters and names, and refuses what cannot be answered. 4. `evaluate`
-//! computes expressions over `value`s, where undefined is a value like any other. 5. `execute` walks
-//! one partition's items, at one instant, a page at a time.
+//! 1. `lexer` cuts the text into tokens, each with its place.
+//! 2. `parser` builds the tree of `ast`.
+//! 3. `compile` binds parameters and names, and refuses what cannot be answered.
+//! 4. `evaluate` computes expressions over `value`s, where undefined is a value like any other.
+//! 5. `execute` walks one partition's items, at one instant, a page at a time.
 //!
 //! The whole grammar is parsed. What is compiled so far is the part `docs/COMPATIBILITY.md` lists;
 //! the rest is refused with an error that names it.

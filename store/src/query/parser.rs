@@ -1,4 +1,5 @@
 //! Parses a query by recursive descent, one function a precedence level.
+#![expect(clippy::wildcard_enum_match_arm, reason = "asks for one token and refuses all others")]
 
 use super::QUERY_BYTES_MAX;
 use super::ast::{
