@@ -1,0 +1,209 @@
+//! What the log holds, in memory: where every entry lies, and the newest entries themselves.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use ephemeris_store::ids::GroupId;
+use ephemeris_store::machine::LogId;
+
+use super::LogBounds;
+use crate::types::{LogEntry, Vote};
+
+/// Where an entry lies on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Location {
+    pub(super) segment: u64,
+    pub(super) offset: u32,
+    pub(super) bytes: u32,
+}
+
+/// One entry.
+#[derive(Clone, Debug)]
+pub(super) struct Slot {
+    pub(super) id: LogId,
+    /// Bytes of the payload.
+    pub(super) bytes: usize,
+    /// The entry, while it is young or not yet on disk.
+    pub(super) cached: Option<LogEntry>,
+    pub(super) location: Option<Location>,
+}
+
+#[derive(Default)]
+struct Group {
+    vote: Option<Vote>,
+    committed: Option<LogId>,
+    purged: Option<LogId>,
+    /// Contiguous, the first behind `purged`.
+    slots: VecDeque<Slot>,
+}
+
+#[derive(Default)]
+pub(super) struct Index {
+    groups: BTreeMap<GroupId, Group>,
+    /// Entries in memory, oldest first; those truncated or purged since are still named here.
+    cached: VecDeque<(GroupId, LogId, usize)>,
+    cached_bytes: usize,
+}
+
+impl Group {
+    fn first(&self) -> Option<u64> {
+        self.slots.front().map(|slot| slot.id.index)
+    }
+
+    fn last(&self) -> Option<LogId> {
+        self.slots.back().map(|slot| slot.id).or(self.purged)
+    }
+
+    fn position(&self, index: u64) -> Option<usize> {
+        let at = usize::try_from(index.checked_sub(self.first()?)?).ok()?;
+        (at < self.slots.len()).then_some(at)
+    }
+}
+
+impl Index {
+    fn group(&mut self, group: GroupId) -> &mut Group {
+        self.groups.entry(group).or_default()
+    }
+
+    pub(super) fn groups(&self) -> impl Iterator<Item = GroupId> + use<'_> {
+        self.groups.keys().copied()
+    }
+
+    pub(super) fn bounds(&self, group: GroupId) -> LogBounds {
+        self.groups.get(&group).map_or_else(LogBounds::default, |group| LogBounds {
+            purged: group.purged,
+            last: group.last(),
+        })
+    }
+
+    pub(super) fn vote(&self, group: GroupId) -> Option<Vote> {
+        self.groups.get(&group)?.vote
+    }
+
+    pub(super) fn set_vote(&mut self, group: GroupId, vote: Vote) {
+        self.group(group).vote = Some(vote);
+    }
+
+    pub(super) fn committed(&self, group: GroupId) -> Option<LogId> {
+        let group = self.groups.get(&group)?;
+        group.committed.min(group.last())
+    }
+
+    pub(super) fn set_committed(&mut self, group: GroupId, committed: LogId) {
+        self.group(group).committed = Some(committed);
+    }
+
+    pub(super) fn append(&mut self, group: GroupId, entries: &[LogEntry]) {
+        for entry in entries {
+            let bytes = entry.payload.bytes();
+            let cached = Some(entry.clone());
+            self.push(group, Slot { id: entry.id, bytes, cached, location: None });
+            self.cached.push_back((group, entry.id, bytes));
+            self.cached_bytes += bytes;
+        }
+    }
+
+    /// Adds an entry that recovery found on disk, or one that was just appended.
+    pub(super) fn push(&mut self, group: GroupId, slot: Slot) {
+        let group = self.group(group);
+        if let Some(last) = group.last() {
+            assert_eq!(slot.id.index, last.index + 1, "a log has no holes");
+        }
+        group.slots.push_back(slot);
+    }
+
+    /// Removes the entries behind `after`; returns where they lay.
+    pub(super) fn truncate(&mut self, group: GroupId, after: Option<u64>) -> Vec<Location> {
+        let group = self.group(group);
+        let keep = match (after, group.first()) {
+            (Some(after), Some(first)) => (after + 1).saturating_sub(first),
+            (None, _) | (_, None) => 0,
+        };
+        let keep = usize::try_from(keep).unwrap_or(usize::MAX).min(group.slots.len());
+        group.slots.drain(keep..).filter_map(|slot| slot.location).collect()
+    }
+
+    /// Removes the entries up to `upto`; returns where they lay.
+    pub(super) fn purge(&mut self, group: GroupId, upto: LogId) -> Vec<Location> {
+        let group = self.group(group);
+        group.purged = group.purged.max(Some(upto));
+        let gone = match group.first() {
+            Some(first) => (upto.index + 1).saturating_sub(first),
+            None => 0,
+        };
+        let gone = usize::try_from(gone).unwrap_or(usize::MAX).min(group.slots.len());
+        group.slots.drain(..gone).filter_map(|slot| slot.location).collect()
+    }
+
+    pub(super) fn drop_group(&mut self, group: GroupId) -> Vec<Location> {
+        let slots = self.groups.remove(&group).map(|group| group.slots).unwrap_or_default();
+        slots.into_iter().filter_map(|slot| slot.location).collect()
+    }
+
+    /// The entries `[start, end)` that are there.
+    pub(super) fn slots(
+        &self,
+        group: GroupId,
+        start: u64,
+        end: u64,
+    ) -> impl Iterator<Item = &Slot> + use<'_> {
+        let range = self.groups.get(&group).and_then(|group| {
+            let first = group.first()?;
+            let from = usize::try_from(start.saturating_sub(first)).ok()?;
+            let to = usize::try_from(end.saturating_sub(first)).ok()?.min(group.slots.len());
+            (from < to).then(|| group.slots.range(from..to))
+        });
+        range.into_iter().flatten()
+    }
+
+    /// Notes that an entry is durable at a place; returns where it lay before. None at all if the
+    /// entry was truncated or purged meanwhile.
+    pub(super) fn settle(
+        &mut self,
+        group: GroupId,
+        id: LogId,
+        location: Location,
+    ) -> Option<Option<Location>> {
+        let group = self.groups.get_mut(&group)?;
+        let position = group.position(id.index)?;
+        let slot = &mut group.slots[position];
+        (slot.id == id).then(|| slot.location.replace(location))
+    }
+
+    /// Forgets the oldest entries in memory until about `bytes_max` are left; what is not yet on
+    /// disk stays.
+    pub(super) fn shrink_cache(&mut self, bytes_max: usize) {
+        while self.cached_bytes > bytes_max {
+            let Some(&(group, id, bytes)) = self.cached.front() else { return };
+            if let Some(group) = self.groups.get_mut(&group)
+                && let Some(position) = group.position(id.index)
+                && group.slots[position].id == id
+            {
+                let slot = &mut group.slots[position];
+                if slot.location.is_none() {
+                    return;
+                }
+                slot.cached = None;
+            }
+            self.cached.pop_front();
+            self.cached_bytes -= bytes;
+        }
+    }
+
+    /// The entries that lie in `segment`, with their groups.
+    pub(super) fn entries_in(&self, segment: u64) -> Vec<(GroupId, LogId, Location)> {
+        let mut found = Vec::new();
+        for (group, state) in &self.groups {
+            // Entries lie in the order of their indexes, moved ones apart, which lie later: so those
+            // in the oldest segment are among the first.
+            for slot in &state.slots {
+                match slot.location {
+                    Some(location) if location.segment == segment => {
+                        found.push((*group, slot.id, location));
+                    }
+                    Some(_) | None => {}
+                }
+            }
+        }
+        found
+    }
+}

@@ -1,0 +1,390 @@
+//! The write-ahead log: one per node, shared by all its groups.
+//!
+//! 1. A group appends entries: they are readable at once, and queued for the writer.
+//! 2. The writer takes everything that is queued, from all groups, as one batch: one `write`, one
+//!    `fdatasync`, then every callback.
+//! 3. Segments are preallocated and recycled; a segment goes when none of its entries is needed.
+//! 4. At start, `recovery` reads what is there: a torn tail is forgotten, for it was never
+//!    acknowledged; any other damage refuses to start.
+//!
+//! An error of `fdatasync` is final: the writer stops for good, every waiter is told, and the node
+//! ends the process, because the kernel may have dropped what it could not write.
+
+mod format;
+mod index;
+mod recovery;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use ephemeris_store::ids::GroupId;
+use ephemeris_store::machine::LogId;
+use thiserror::Error;
+use tokio::sync::Notify;
+
+use crate::disk::{Disk, DiskFile};
+use crate::types::{LogEntry, Vote};
+use index::{Index, Location};
+pub use writer::Writer;
+
+/// Called once with the fate of an operation, on the writer's thread.
+pub type Callback = Box<dyn FnOnce(io::Result<()>) + Send>;
+
+/// Sizes of the log.
+#[derive(Clone, Copy, Debug)]
+pub struct WalOptions {
+    /// Size of a segment file, in bytes.
+    pub segment_bytes: u64,
+    /// Entries kept in memory for readers, in bytes.
+    pub cache_bytes: usize,
+    /// From so many segments on, entries of lagging groups are moved out of the oldest.
+    pub segments_max: usize,
+}
+
+impl Default for WalOptions {
+    fn default() -> Self {
+        Self { segment_bytes: 32 << 20, cache_bytes: 16 << 20, segments_max: 8 }
+    }
+}
+
+/// Why the log could not be opened.
+#[derive(Debug, Error)]
+pub enum WalError {
+    /// A file operation failed.
+    #[error("write-ahead log: {0}")]
+    Io(#[from] io::Error),
+    /// The log is damaged somewhere else than at its very end.
+    #[error(
+        "the write-ahead log is damaged: {directory}/{file} at offset {offset}: {detail}. \
+         Entries that were acknowledged may be lost on this node. Do not delete the file: stop the \
+         node, keep a copy of its data directory, run `ephemeris forget-node` at a healthy node and \
+         start this one again with an empty directory; it will copy everything from the others"
+    )]
+    Corrupt {
+        /// The log's directory.
+        directory: String,
+        /// The segment.
+        file: String,
+        /// Where in it.
+        offset: u64,
+        /// What is wrong.
+        detail: String,
+    },
+}
+
+/// What a group's log holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogBounds {
+    /// The last entry that was purged.
+    pub purged: Option<LogId>,
+    /// The last entry, purged or not.
+    pub last: Option<LogId>,
+}
+
+/// The log. Clones share it.
+#[derive(Clone)]
+pub struct Wal {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    disk: Arc<dyn Disk>,
+    options: WalOptions,
+    inner: Mutex<Inner>,
+    /// Wakes a writer that is a thread.
+    wake: Condvar,
+    /// Wakes a writer that is a task.
+    notify: Notify,
+}
+
+struct Inner {
+    index: Index,
+    segments: BTreeMap<u64, Segment>,
+    queue: Vec<Operation>,
+    /// Groups whose commit index moved since it was last written.
+    committed: BTreeSet<GroupId>,
+    failed: Option<String>,
+    closing: bool,
+    stats: WalStats,
+}
+
+struct Segment {
+    file: Arc<dyn DiskFile>,
+    /// Entries in it that are still needed.
+    live: u64,
+}
+
+/// What the log did so far, and what it holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WalStats {
+    /// Batches written, each with one `fdatasync`.
+    pub syncs: u64,
+    /// Entries written.
+    pub entries: u64,
+    /// Bytes written.
+    pub bytes: u64,
+    /// Segments in use.
+    pub segments: u64,
+    /// Entries still needed in them.
+    pub live_entries: u64,
+}
+
+enum Operation {
+    Append { group: GroupId, entries: Vec<LogEntry>, done: Callback },
+    Vote { group: GroupId, vote: Vote, done: Callback },
+    Truncate { group: GroupId, after: Option<u64>, freed: Vec<Location> },
+    Purge { group: GroupId, upto: LogId, freed: Vec<Location> },
+    Drop { group: GroupId, freed: Vec<Location> },
+    Close { done: Callback },
+}
+
+impl Wal {
+    /// Opens the log in a directory and reads what is there. The writer must be run for anything to
+    /// become durable.
+    pub fn open(disk: Arc<dyn Disk>, options: WalOptions) -> Result<(Self, Writer), WalError> {
+        let recovered = recovery::recover(disk.as_ref())?;
+        let inner = Inner {
+            index: recovered.index,
+            segments: recovered.segments,
+            queue: Vec::new(),
+            committed: BTreeSet::new(),
+            failed: None,
+            closing: false,
+            stats: WalStats::default(),
+        };
+        let shared = Arc::new(Shared {
+            disk,
+            options,
+            inner: Mutex::new(inner),
+            wake: Condvar::new(),
+            notify: Notify::new(),
+        });
+        let writer = Writer::new(shared.clone(), recovered.position);
+        Ok((Self { shared }, writer))
+    }
+
+    /// The groups that have anything in the log.
+    pub fn groups(&self) -> Vec<GroupId> {
+        self.shared.lock().index.groups().collect()
+    }
+
+    /// What a group's log holds.
+    pub fn bounds(&self, group: GroupId) -> LogBounds {
+        self.shared.lock().index.bounds(group)
+    }
+
+    /// A group's vote.
+    pub fn vote(&self, group: GroupId) -> Option<Vote> {
+        self.shared.lock().index.vote(group)
+    }
+
+    /// What was known to be committed, never beyond the last entry.
+    pub fn committed(&self, group: GroupId) -> Option<LogId> {
+        self.shared.lock().index.committed(group)
+    }
+
+    /// Appends entries behind the last; they are readable when this returns.
+    pub fn append(&self, group: GroupId, entries: Vec<LogEntry>, done: Callback) -> io::Result<()> {
+        let mut inner = self.shared.usable()?;
+        inner.index.append(group, &entries);
+        self.shared.queue(inner, Operation::Append { group, entries, done });
+        Ok(())
+    }
+
+    /// Saves a vote.
+    pub fn save_vote(&self, group: GroupId, vote: Vote, done: Callback) -> io::Result<()> {
+        let mut inner = self.shared.usable()?;
+        inner.index.set_vote(group, vote);
+        self.shared.queue(inner, Operation::Vote { group, vote, done });
+        Ok(())
+    }
+
+    /// Remembers what is committed, with the next batch that is written anyway.
+    pub fn save_committed(&self, group: GroupId, committed: LogId) -> io::Result<()> {
+        let mut inner = self.shared.usable()?;
+        inner.index.set_committed(group, committed);
+        inner.committed.insert(group);
+        Ok(())
+    }
+
+    /// Makes the entries behind `after` void; all of them without it.
+    pub fn truncate(&self, group: GroupId, after: Option<LogId>) -> io::Result<()> {
+        let mut inner = self.shared.usable()?;
+        let after = after.map(|id| id.index);
+        let freed = inner.index.truncate(group, after);
+        self.shared.queue(inner, Operation::Truncate { group, after, freed });
+        Ok(())
+    }
+
+    /// Lets the entries up to `upto` go.
+    pub fn purge(&self, group: GroupId, upto: LogId) -> io::Result<()> {
+        let mut inner = self.shared.usable()?;
+        let freed = inner.index.purge(group, upto);
+        self.shared.queue(inner, Operation::Purge { group, upto, freed });
+        Ok(())
+    }
+
+    /// Forgets a group altogether.
+    pub fn drop_group(&self, group: GroupId) -> io::Result<()> {
+        let mut inner = self.shared.usable()?;
+        let freed = inner.index.drop_group(group);
+        inner.committed.remove(&group);
+        self.shared.queue(inner, Operation::Drop { group, freed });
+        Ok(())
+    }
+
+    /// Reads entries `[start, end)`, about `bytes_max` of them but at least one; what is not there
+    /// is missing from the ends.
+    pub fn read(
+        &self,
+        group: GroupId,
+        start: u64,
+        end: u64,
+        bytes_max: usize,
+    ) -> io::Result<Vec<LogEntry>> {
+        let found = self.locate(group, start, end, bytes_max);
+        let mut entries = Vec::with_capacity(found.len());
+        for (id, place) in found {
+            match place {
+                Place::Memory(entry) => entries.push(entry),
+                Place::Disk(file, location) => match read_entry(group, id, &*file, location) {
+                    Ok(entry) => entries.push(entry),
+                    // Purged while we read: then all before it is purged too.
+                    Err(_) if !self.still_there(group, id) => entries.clear(),
+                    Err(error) => return Err(error),
+                },
+            }
+        }
+        Ok(entries)
+    }
+
+    fn locate(
+        &self,
+        group: GroupId,
+        start: u64,
+        end: u64,
+        bytes_max: usize,
+    ) -> Vec<(LogId, Place)> {
+        let inner = self.shared.lock();
+        let mut bytes = 0;
+        let mut places = Vec::new();
+        for slot in inner.index.slots(group, start, end) {
+            if bytes >= bytes_max && !places.is_empty() {
+                break;
+            }
+            bytes += slot.bytes;
+            let place = match (&slot.cached, slot.location) {
+                (Some(entry), _) => Place::Memory(entry.clone()),
+                (None, Some(location)) => {
+                    let segment = inner.segments.get(&location.segment);
+                    let segment = segment.expect("a live entry keeps its segment");
+                    Place::Disk(segment.file.clone(), location)
+                }
+                (None, None) => unreachable!("an entry stays in memory until it is on disk"),
+            };
+            places.push((slot.id, place));
+        }
+        places
+    }
+
+    fn still_there(&self, group: GroupId, id: LogId) -> bool {
+        let inner = self.shared.lock();
+        inner.index.slots(group, id.index, id.index + 1).any(|slot| slot.id == id)
+    }
+
+    /// What the log did and holds.
+    pub fn stats(&self) -> WalStats {
+        let inner = self.shared.lock();
+        WalStats {
+            segments: inner.segments.len() as u64,
+            live_entries: inner.segments.values().map(|segment| segment.live).sum(),
+            ..inner.stats
+        }
+    }
+
+    /// Writes what is queued and stops the writer; `done` is called when everything is durable.
+    pub fn close(&self, done: Callback) {
+        let mut inner = self.shared.lock();
+        if let Some(error) = inner.error() {
+            drop(inner);
+            return done(Err(error));
+        }
+        inner.closing = true;
+        self.shared.queue(inner, Operation::Close { done });
+    }
+}
+
+enum Place {
+    Memory(LogEntry),
+    Disk(Arc<dyn DiskFile>, Location),
+}
+
+fn read_entry(
+    group: GroupId,
+    id: LogId,
+    file: &dyn DiskFile,
+    location: Location,
+) -> io::Result<LogEntry> {
+    let mut buffer = vec![0; location.bytes as usize];
+    file.read_at(u64::from(location.offset), &mut buffer)?;
+    let bad = |detail: &str| {
+        let place = format!("segment {:016x} at {}", location.segment, location.offset);
+        io::Error::new(io::ErrorKind::InvalidData, format!("log entry {id} in {place}: {detail}"))
+    };
+    let (found_group, record, _) =
+        format::read_record(&mut Bytes::from(buffer)).map_err(|damage| bad(damage))?;
+    match record {
+        format::Record::Entry(entry) | format::Record::Moved(entry)
+            if found_group == group && entry.id == id =>
+        {
+            Ok(entry)
+        }
+        _ => Err(bad("another record lies there")),
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The inner state, unless the log has failed or is closing.
+    fn usable(&self) -> io::Result<MutexGuard<'_, Inner>> {
+        let inner = self.lock();
+        match inner.error() {
+            Some(error) => Err(error),
+            None => Ok(inner),
+        }
+    }
+
+    fn queue(&self, mut inner: MutexGuard<'_, Inner>, operation: Operation) {
+        inner.queue.push(operation);
+        drop(inner);
+        self.wake.notify_one();
+        self.notify.notify_one();
+    }
+}
+
+impl Inner {
+    fn error(&self) -> Option<io::Error> {
+        match &self.failed {
+            Some(reason) => Some(io::Error::other(format!("the log has failed: {reason}"))),
+            None if self.closing => Some(io::Error::other("the log is closed")),
+            None => None,
+        }
+    }
+
+    /// Entries at these places are no longer needed, and the log on disk says so.
+    fn release(&mut self, locations: impl IntoIterator<Item = Location>) {
+        for location in locations {
+            if let Some(segment) = self.segments.get_mut(&location.segment) {
+                segment.live = segment.live.checked_sub(1).expect("live entries are counted");
+            }
+        }
+    }
+}

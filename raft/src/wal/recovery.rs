@@ -1,0 +1,296 @@
+//! Reads the log at start: what was acknowledged is there, or we refuse to go on.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ephemeris_store::ids::GroupId;
+use ephemeris_store::machine::LogId;
+use tracing::{info, warn};
+
+use super::format::{
+    BATCH_HEADER_BYTES, BatchHeader, Record, SEGMENT_HEADER_BYTES, check_segment_header,
+    contains_batch, read_body,
+};
+use super::index::{Index, Location, Slot};
+use super::writer::Position;
+use super::{Segment, WalError};
+use crate::disk::{Disk, DiskFile};
+use crate::types::Vote;
+
+/// Suffix of segment files; spare ones have another.
+pub(super) const SEGMENT_SUFFIX: &str = ".log";
+/// Suffix of files that will become segments.
+pub(super) const SPARE_SUFFIX: &str = ".spare";
+
+pub(super) fn segment_name(number: u64) -> String {
+    format!("{number:016x}{SEGMENT_SUFFIX}")
+}
+
+fn segment_number(name: &str) -> Option<u64> {
+    let digits = name.strip_suffix(SEGMENT_SUFFIX).filter(|digits| digits.len() == 16)?;
+    u64::from_str_radix(digits, 16).ok()
+}
+
+pub(super) struct Recovered {
+    pub(super) index: Index,
+    pub(super) segments: BTreeMap<u64, Segment>,
+    pub(super) position: Position,
+}
+
+/// What the records say of one group, replayed in order.
+#[derive(Default)]
+struct Replay {
+    vote: Option<Vote>,
+    committed: Option<LogId>,
+    purged: Option<LogId>,
+    entries: BTreeMap<u64, (LogId, usize, Location)>,
+}
+
+/// A place in the log, for messages.
+struct Place<'d> {
+    disk: &'d dyn Disk,
+    segment: u64,
+    offset: u64,
+}
+
+impl Place<'_> {
+    fn corrupt(&self, detail: impl ToString) -> WalError {
+        WalError::Corrupt {
+            directory: self.disk.describe(),
+            file: segment_name(self.segment),
+            offset: self.offset,
+            detail: detail.to_string(),
+        }
+    }
+}
+
+pub(super) fn recover(disk: &dyn Disk) -> Result<Recovered, WalError> {
+    let names = disk.list()?;
+    let spares = names.iter().filter(|name| name.ends_with(SPARE_SUFFIX)).cloned().collect();
+    let numbers: Vec<u64> = names.iter().filter_map(|name| segment_number(name)).collect();
+    let mut groups = BTreeMap::new();
+    let mut segments = BTreeMap::new();
+    let mut sequence = None;
+    let mut end: Option<(u64, SegmentFile, u64, u64)> = None;
+    for (at, &number) in numbers.iter().enumerate() {
+        let file = disk.open(&segment_name(number))?;
+        let last = at + 1 == numbers.len();
+        let before = end.take().map(|(segment, _, offset, _)| Place { disk, segment, offset });
+        if before.as_ref().is_some_and(|before| before.segment + 1 != number) {
+            let place = Place { disk, segment: number - 1, offset: 0 };
+            return Err(place.corrupt("the segment is missing"));
+        }
+        let scan = Scan { disk, number, file: file.as_ref(), last, before };
+        let (offset, capacity) = scan.run(&mut sequence, &mut groups)?;
+        end = Some((number, file.clone(), offset, capacity));
+        segments.insert(number, Segment { file, live: 0 });
+    }
+    let position = Position { current: end, sequence: sequence.map_or(0, |last| last + 1), spares };
+    let index = build_index(disk, groups, &mut segments)?;
+    info!(segments = segments.len(), "read the write-ahead log");
+    Ok(Recovered { index, segments, position })
+}
+
+/// Reads one segment.
+struct Scan<'d> {
+    disk: &'d dyn Disk,
+    number: u64,
+    file: &'d dyn DiskFile,
+    last: bool,
+    /// Where the segment before ended.
+    before: Option<Place<'d>>,
+}
+
+impl Scan<'_> {
+    /// Replays the segment's batches; returns where they end, and where the file does.
+    fn run(
+        &self,
+        sequence: &mut Option<u64>,
+        groups: &mut BTreeMap<GroupId, Replay>,
+    ) -> Result<(u64, u64), WalError> {
+        let content = read_all(self.file)?;
+        let capacity = content.len() as u64;
+        let mut offset = SEGMENT_HEADER_BYTES;
+        let header = content.get(..SEGMENT_HEADER_BYTES).unwrap_or_default();
+        if header.is_empty() || check_segment_header(header, self.number).is_err() {
+            return self.headless(&content, *sequence);
+        }
+        self.check_start(&content, *sequence)?;
+        loop {
+            let expected = sequence.map_or(0, |last| last + 1);
+            match self.batch_at(&content, offset, *sequence) {
+                Some((header, body)) => {
+                    *sequence = Some(header.sequence);
+                    self.replay(&body, offset + BATCH_HEADER_BYTES, groups)?;
+                    offset += header.batch_bytes();
+                }
+                None if self.last => {
+                    self.check_tail(&content, offset, expected)?;
+                    return Ok((offset as u64, capacity));
+                }
+                // The first batch of the next segment will tell whether one is damaged here.
+                None => return Ok((offset as u64, capacity)),
+            }
+        }
+    }
+
+    /// The first batch continues where the segment before ended, or something is damaged there; and
+    /// every segment but the last has a first batch.
+    fn check_start(&self, content: &Bytes, sequence: Option<u64>) -> Result<(), WalError> {
+        let first = BatchHeader::read(&content[SEGMENT_HEADER_BYTES..])
+            .filter(|header| header.segment == self.number);
+        let expected = sequence.map(|last| last + 1);
+        match (first, expected, &self.before) {
+            (Some(first), Some(expected), Some(before)) if first.sequence != expected => {
+                Err(before.corrupt("a damaged batch with sound ones in the next segment"))
+            }
+            _ if self.last || self.batch_at(content, SEGMENT_HEADER_BYTES, sequence).is_some() => {
+                Ok(())
+            }
+            _ => {
+                let offset = SEGMENT_HEADER_BYTES as u64;
+                let place = Place { disk: self.disk, segment: self.number, offset };
+                Err(place.corrupt("the segment's first batch is damaged"))
+            }
+        }
+    }
+
+    /// A segment whose header never made it to disk held nothing that was acknowledged; unless it
+    /// did, and the header was damaged since.
+    fn headless(&self, content: &Bytes, sequence: Option<u64>) -> Result<(u64, u64), WalError> {
+        let place = Place { disk: self.disk, segment: self.number, offset: 0 };
+        let expected = sequence.map_or(0, |last| last + 1);
+        if !self.last || contains_batch(content, self.number, expected) {
+            return Err(place.corrupt("the segment header is damaged"));
+        }
+        // Zero: the writer starts the segment over, header and all.
+        Ok((0, content.len() as u64))
+    }
+
+    /// The sound batch at `offset` that continues the sequence.
+    fn batch_at(
+        &self,
+        content: &Bytes,
+        offset: usize,
+        sequence: Option<u64>,
+    ) -> Option<(BatchHeader, Bytes)> {
+        let header = BatchHeader::read(content.get(offset..)?)?;
+        let continues = sequence.is_none_or(|last| header.sequence == last + 1);
+        if header.segment != self.number || !continues {
+            return None;
+        }
+        let start = offset + BATCH_HEADER_BYTES;
+        let end = start + header.body_bytes as usize;
+        if end > content.len() {
+            return None;
+        }
+        let body = content.slice(start..end);
+        header.matches(&body).then_some((header, body))
+    }
+
+    /// Nothing sound may lie behind the last sound batch but one: that would mean an acknowledged
+    /// batch is damaged.
+    fn check_tail(&self, content: &Bytes, offset: usize, expected: u64) -> Result<(), WalError> {
+        let rest = content.get(offset..).unwrap_or_default();
+        if contains_batch(rest, self.number, expected + 1) {
+            let place = Place { disk: self.disk, segment: self.number, offset: offset as u64 };
+            return Err(place.corrupt("a damaged batch with sound ones behind it"));
+        }
+        if BatchHeader::read(rest)
+            .is_some_and(|header| header.segment == self.number && header.sequence == expected)
+        {
+            let file = segment_name(self.number);
+            warn!(file, offset, "the log's last batch was torn by a crash and is forgotten");
+        }
+        Ok(())
+    }
+
+    fn replay(
+        &self,
+        body: &Bytes,
+        start: usize,
+        groups: &mut BTreeMap<GroupId, Replay>,
+    ) -> Result<(), WalError> {
+        let place = Place { disk: self.disk, segment: self.number, offset: start as u64 };
+        for found in read_body(body).map_err(|damage| place.corrupt(damage))? {
+            let offset = u64::from(found.offset) + start as u64;
+            let location = Location {
+                segment: self.number,
+                offset: u32::try_from(offset).map_err(|_| place.corrupt("it is too long"))?,
+                bytes: found.bytes,
+            };
+            let group = groups.entry(found.group).or_default();
+            match found.record {
+                Record::Entry(entry) => {
+                    let bytes = entry.payload.bytes();
+                    let clash = group.entries.insert(entry.id.index, (entry.id, bytes, location));
+                    if clash.is_some() {
+                        return Err(place.corrupt("an entry over one that was not truncated"));
+                    }
+                }
+                Record::Moved(entry) => {
+                    let bytes = entry.payload.bytes();
+                    group.entries.insert(entry.id.index, (entry.id, bytes, location));
+                }
+                Record::Vote(vote) => group.vote = Some(vote),
+                Record::Committed(id) => group.committed = Some(id),
+                Record::Truncated(None) => group.entries.clear(),
+                Record::Truncated(Some(after)) => {
+                    group.entries.split_off(&(after + 1));
+                }
+                Record::Purged(upto) => {
+                    group.purged = group.purged.max(Some(upto));
+                    group.entries = group.entries.split_off(&(upto.index + 1));
+                }
+                Record::Dropped => {
+                    groups.remove(&found.group);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn read_all(file: &dyn DiskFile) -> io::Result<Bytes> {
+    let length = usize::try_from(file.length()?).map_err(io::Error::other)?;
+    let mut content = vec![0; length];
+    file.read_at(0, &mut content)?;
+    Ok(Bytes::from(content))
+}
+
+fn build_index(
+    disk: &dyn Disk,
+    groups: BTreeMap<GroupId, Replay>,
+    segments: &mut BTreeMap<u64, Segment>,
+) -> Result<Index, WalError> {
+    let mut index = Index::default();
+    for (group, replay) in groups {
+        if let Some(vote) = replay.vote {
+            index.set_vote(group, vote);
+        }
+        if let Some(purged) = replay.purged {
+            index.purge(group, purged);
+        }
+        if let Some(committed) = replay.committed {
+            index.set_committed(group, committed);
+        }
+        let mut expected = replay.purged.map_or(0, |purged| purged.index + 1);
+        for (id, bytes, location) in replay.entries.into_values() {
+            if expected != id.index {
+                let place = Place { disk, segment: location.segment, offset: 0 };
+                let detail = format!("entries of group {group} before {id} are missing");
+                return Err(place.corrupt(detail));
+            }
+            expected = id.index + 1;
+            index.push(group, Slot { id, bytes, cached: None, location: Some(location) });
+            let segment = segments.get_mut(&location.segment);
+            segment.expect("entries were read from known segments").live += 1;
+        }
+    }
+    Ok(index)
+}
+
+/// A file for the writer, shared with readers.
+pub(super) type SegmentFile = Arc<dyn DiskFile>;

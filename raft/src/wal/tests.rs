@@ -1,0 +1,432 @@
+//! The log keeps what it acknowledged: over restarts, power losses, flipped bits and failed syncs.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc;
+use std::thread;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::disk::RealDisk;
+use crate::testing::MemoryDisk;
+use crate::types::Payload;
+
+const GROUP: GroupId = GroupId(1);
+const OTHER: GroupId = GroupId(2);
+
+fn small() -> WalOptions {
+    WalOptions { segment_bytes: 4096, cache_bytes: 512, segments_max: 3 }
+}
+
+fn entry(term: u64, index: u64) -> LogEntry {
+    let text = format!("command {term}.{index}");
+    LogEntry { id: LogId { term, index }, payload: Payload::Command(Bytes::from(text)) }
+}
+
+/// A log with its writer on a thread.
+struct Running {
+    wal: Wal,
+    thread: Option<thread::JoinHandle<io::Result<()>>>,
+}
+
+impl Running {
+    fn open(disk: &MemoryDisk) -> Result<Self, WalError> {
+        Self::open_with(Arc::new(disk.clone()), small())
+    }
+
+    fn open_with(disk: Arc<dyn Disk>, options: WalOptions) -> Result<Self, WalError> {
+        let (wal, writer) = Wal::open(disk, options)?;
+        let thread = Some(thread::spawn(move || writer.run()));
+        Ok(Self { wal, thread })
+    }
+
+    /// Calls an operation and waits for its callback.
+    fn wait(&self, start: impl FnOnce(Callback) -> io::Result<()>) -> io::Result<()> {
+        let (sender, receiver) = mpsc::channel();
+        start(Box::new(move |result| sender.send(result).unwrap()))?;
+        receiver.recv().unwrap()
+    }
+
+    fn append(&self, group: GroupId, entries: Vec<LogEntry>) {
+        self.wait(|done| self.wal.append(group, entries, done)).unwrap();
+    }
+
+    fn append_range(&self, group: GroupId, range: std::ops::Range<u64>) {
+        self.append(group, range.map(|index| entry(1, index)).collect());
+    }
+
+    fn vote(&self, group: GroupId, term: u64) {
+        let vote = Vote { term, replica: 1, committed: false };
+        self.wait(|done| self.wal.save_vote(group, vote, done)).unwrap();
+    }
+
+    fn entries(&self, group: GroupId) -> Vec<LogEntry> {
+        self.wal.read(group, 0, u64::MAX, usize::MAX).unwrap()
+    }
+
+    fn close(mut self) {
+        self.wait(|done| {
+            self.wal.close(done);
+            Ok(())
+        })
+        .unwrap();
+        self.thread.take().unwrap().join().unwrap().unwrap();
+    }
+}
+
+fn range(entries: &[LogEntry]) -> Option<(u64, u64)> {
+    Some((entries.first()?.id.index, entries.last()?.id.index))
+}
+
+#[test]
+fn entries_are_readable_at_once_and_after_a_restart() {
+    let disk = MemoryDisk::new();
+    let log = Running::open(&disk).unwrap();
+    log.append_range(GROUP, 0..100);
+    log.append(OTHER, vec![LogEntry { id: LogId { term: 1, index: 0 }, payload: Payload::Blank }]);
+    log.vote(GROUP, 7);
+    let before = (log.entries(GROUP), log.entries(OTHER));
+    assert_eq!(range(&before.0), Some((0, 99)));
+    log.close();
+    disk.lose_power();
+    let log = Running::open(&disk).unwrap();
+    assert_eq!((log.entries(GROUP), log.entries(OTHER)), before);
+    assert_eq!(log.wal.vote(GROUP).unwrap().term, 7);
+    assert_eq!(log.wal.groups(), [GROUP, OTHER]);
+}
+
+#[test]
+fn reads_are_bounded_by_bytes_but_never_empty() {
+    let disk = MemoryDisk::new();
+    let log = Running::open(&disk).unwrap();
+    log.append_range(GROUP, 0..50);
+    assert_eq!(range(&log.wal.read(GROUP, 10, 20, 1).unwrap()), Some((10, 10)));
+    assert_eq!(range(&log.wal.read(GROUP, 10, 20, 30).unwrap()), Some((10, 12)));
+    assert_eq!(range(&log.wal.read(GROUP, 40, 99, usize::MAX).unwrap()), Some((40, 49)));
+    assert!(log.wal.read(GROUP, 50, 60, 1).unwrap().is_empty());
+    assert!(log.wal.read(OTHER, 0, 60, 1).unwrap().is_empty());
+}
+
+#[test]
+fn truncated_entries_do_not_come_back() {
+    let disk = MemoryDisk::new();
+    let log = Running::open(&disk).unwrap();
+    log.append_range(GROUP, 0..10);
+    log.wal.truncate(GROUP, Some(LogId { term: 1, index: 4 })).unwrap();
+    log.append(GROUP, vec![entry(2, 5), entry(2, 6)]);
+    let expected: Vec<_> =
+        (0..5).map(|index| entry(1, index)).chain([entry(2, 5), entry(2, 6)]).collect();
+    assert_eq!(log.entries(GROUP), expected);
+    log.close();
+    assert_eq!(Running::open(&disk).unwrap().entries(GROUP), expected);
+}
+
+#[test]
+fn purged_segments_are_recycled_and_votes_survive_them() {
+    let disk = MemoryDisk::new();
+    let log = Running::open(&disk).unwrap();
+    log.vote(GROUP, 3);
+    for round in 0..40 {
+        log.append_range(GROUP, round * 50..(round + 1) * 50);
+        log.wal.purge(GROUP, LogId { term: 1, index: round * 50 + 40 }).unwrap();
+    }
+    log.append_range(GROUP, 2000..2001);
+    let stats = log.wal.stats();
+    assert!(stats.segments <= 2, "{stats:?}");
+    assert!(disk.list().unwrap().len() <= 4, "{:?}", disk.list());
+    log.close();
+    disk.lose_power();
+    let log = Running::open(&disk).unwrap();
+    assert_eq!(log.wal.vote(GROUP).unwrap().term, 3);
+    assert_eq!(range(&log.entries(GROUP)), Some((1991, 2000)));
+    assert_eq!(log.wal.bounds(GROUP).purged, Some(LogId { term: 1, index: 1990 }));
+}
+
+#[test]
+fn a_lagging_group_does_not_pin_the_log() {
+    let disk = MemoryDisk::new();
+    let log = Running::open(&disk).unwrap();
+    log.append_range(OTHER, 0..3);
+    for round in 0..40 {
+        log.append_range(GROUP, round * 50..(round + 1) * 50);
+        log.wal.purge(GROUP, LogId { term: 1, index: round * 50 + 40 }).unwrap();
+    }
+    log.append_range(GROUP, 2000..2001);
+    assert!(log.wal.stats().segments <= 4, "{:?}", log.wal.stats());
+    assert_eq!(range(&log.entries(OTHER)), Some((0, 2)));
+    log.close();
+    let log = Running::open(&disk).unwrap();
+    assert_eq!(range(&log.entries(OTHER)), Some((0, 2)));
+    log.append_range(OTHER, 3..5);
+    assert_eq!(range(&log.entries(OTHER)), Some((0, 4)));
+}
+
+#[test]
+fn a_dropped_group_leaves_nothing() {
+    let disk = MemoryDisk::new();
+    let log = Running::open(&disk).unwrap();
+    log.append_range(GROUP, 0..10);
+    log.vote(GROUP, 3);
+    log.wal.drop_group(GROUP).unwrap();
+    log.append_range(OTHER, 0..1);
+    log.close();
+    let log = Running::open(&disk).unwrap();
+    assert_eq!(log.wal.groups(), [OTHER]);
+    log.append_range(GROUP, 0..2);
+    assert_eq!(range(&log.entries(GROUP)), Some((0, 1)));
+}
+
+#[test]
+fn commit_indexes_ride_along_and_never_pass_the_last_entry() {
+    let disk = MemoryDisk::new();
+    let log = Running::open(&disk).unwrap();
+    log.append_range(GROUP, 0..10);
+    log.wal.save_committed(GROUP, LogId { term: 1, index: 8 }).unwrap();
+    log.append_range(OTHER, 0..1);
+    log.wal.save_committed(OTHER, LogId { term: 9, index: 99 }).unwrap();
+    log.close();
+    let log = Running::open(&disk).unwrap();
+    assert_eq!(log.wal.committed(GROUP), Some(LogId { term: 1, index: 8 }));
+    assert_eq!(log.wal.committed(OTHER), Some(LogId { term: 1, index: 0 }));
+}
+
+#[test]
+fn batches_larger_than_a_segment_fit() {
+    let disk = MemoryDisk::new();
+    let log = Running::open(&disk).unwrap();
+    let large = Payload::Command(Bytes::from(vec![7; 50_000]));
+    log.append_range(GROUP, 0..1);
+    log.append(GROUP, vec![LogEntry { id: LogId { term: 1, index: 1 }, payload: large.clone() }]);
+    log.append_range(GROUP, 2..3);
+    log.close();
+    let entries = Running::open(&disk).unwrap().entries(GROUP);
+    assert_eq!(range(&entries), Some((0, 2)));
+    assert_eq!(entries[1].payload, large);
+}
+
+#[test]
+fn many_waiters_share_a_sync() {
+    let disk = MemoryDisk::new();
+    let (wal, writer) = Wal::open(Arc::new(disk.clone()), WalOptions::default()).unwrap();
+    let (sender, receiver) = mpsc::channel();
+    for group in 0..100 {
+        let sender = sender.clone();
+        let done: Callback = Box::new(move |result| sender.send(result).unwrap());
+        wal.append(GroupId(group), vec![entry(1, 0)], done).unwrap();
+    }
+    let thread = thread::spawn(move || writer.run());
+    for _ in 0..100 {
+        receiver.recv().unwrap().unwrap();
+    }
+    assert_eq!(wal.stats().syncs, 1, "one batch for everything that was queued");
+    wal.close(Box::new(|_| {}));
+    thread.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_failed_sync_is_final() {
+    let disk = MemoryDisk::new();
+    let log = Running::open(&disk).unwrap();
+    log.append_range(GROUP, 0..5);
+    disk.fail_syncs();
+    let result = log.wait(|done| log.wal.append(GROUP, vec![entry(1, 5)], done));
+    assert!(result.is_err());
+    let later = log.wal.append(GROUP, vec![entry(1, 6)], Box::new(|_| panic!("never called")));
+    assert!(later.unwrap_err().to_string().contains("injected sync failure"));
+    assert!(
+        log.wal
+            .save_vote(GROUP, Vote { term: 1, replica: 1, committed: true }, Box::new(|_| {}))
+            .is_err()
+    );
+    disk.lose_power();
+    assert_eq!(range(&Running::open(&disk).unwrap().entries(GROUP)), Some((0, 4)));
+}
+
+#[test]
+fn a_torn_tail_is_forgotten_and_written_over() {
+    let disk = MemoryDisk::new();
+    let log = Running::open(&disk).unwrap();
+    log.append_range(GROUP, 0..5);
+    let synced = log.wal.stats().bytes as usize + format::SEGMENT_HEADER_BYTES;
+    log.append_range(GROUP, 5..6);
+    log.close();
+    disk.flip_bit("0000000000000001.log", (synced + format::BATCH_HEADER_BYTES + 9) * 8);
+    let log = Running::open(&disk).unwrap();
+    assert_eq!(range(&log.entries(GROUP)), Some((0, 4)));
+    log.append(GROUP, vec![entry(2, 5)]);
+    log.close();
+    let entries = Running::open(&disk).unwrap().entries(GROUP);
+    assert_eq!(entries[5], entry(2, 5));
+}
+
+#[test]
+fn a_missing_segment_is_named() {
+    let disk = MemoryDisk::new();
+    let log = Running::open(&disk).unwrap();
+    log.append_range(GROUP, 0..500);
+    log.append_range(GROUP, 500..510);
+    log.append_range(GROUP, 510..900);
+    log.append_range(GROUP, 900..910);
+    log.close();
+    assert!(disk.list().unwrap().len() >= 3, "{:?}", disk.list());
+    disk.remove("0000000000000002.log").unwrap();
+    let message = Running::open(&disk).err().unwrap().to_string();
+    assert!(message.contains("0000000000000002.log"), "{message}");
+    assert!(message.contains("missing"), "{message}");
+}
+
+/// A flipped bit may make the log refuse to open, or cost its last batch; it never yields an entry
+/// that was not written, nor takes one from the middle.
+#[test]
+fn a_bit_flipped_anywhere_never_yields_a_wrong_entry() {
+    let original = MemoryDisk::new();
+    let log = Running::open(&original).unwrap();
+    log.vote(GROUP, 1);
+    for index in 0..60 {
+        log.append_range(GROUP, index..index + 1);
+    }
+    log.close();
+    let good = Running::open(&original).unwrap().entries(GROUP);
+    assert_eq!(good.len(), 60);
+    let names = original.list().unwrap();
+    assert!(names.len() >= 2, "{names:?}");
+    let (mut refused, mut shortened, mut unharmed) = (0, 0, 0);
+    for name in names {
+        let bits = original.open(&name).unwrap().length().unwrap() * 8;
+        for bit in 0..bits {
+            let disk = original.fork();
+            disk.flip_bit(&name, usize::try_from(bit).unwrap());
+            match Wal::open(Arc::new(disk), small()) {
+                Err(WalError::Corrupt { .. }) => refused += 1,
+                Err(WalError::Io(error)) => panic!("{error}"),
+                Ok((wal, _)) => {
+                    let entries = wal.read(GROUP, 0, u64::MAX, usize::MAX).unwrap();
+                    let lost = good.len() - entries.len();
+                    assert!(lost <= 1, "{name} bit {bit} lost {lost} entries");
+                    assert_eq!(entries, good[..entries.len()]);
+                    if lost == 1 { shortened += 1 } else { unharmed += 1 }
+                }
+            }
+        }
+    }
+    assert!(refused > 0 && shortened > 0 && unharmed > 0, "{refused} {shortened} {unharmed}");
+}
+
+#[test]
+fn real_files_behave_like_those_in_memory() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = Arc::new(RealDisk::open(directory.path()).unwrap());
+    let log = Running::open_with(disk.clone(), small()).unwrap();
+    for round in 0..20 {
+        log.append_range(GROUP, round * 50..(round + 1) * 50);
+        if round % 3 == 2 {
+            log.wal.purge(GROUP, LogId { term: 1, index: round * 50 }).unwrap();
+        }
+    }
+    let before = log.entries(GROUP);
+    log.close();
+    let log = Running::open_with(disk, small()).unwrap();
+    assert_eq!(log.entries(GROUP), before);
+}
+
+/// What a random history does to the log.
+#[derive(Clone, Debug)]
+enum Step {
+    Append { group: u64, count: u64 },
+    Vote { group: u64 },
+    Truncate { group: u64, keep: u64 },
+    Purge { group: u64, part: u64 },
+    Drop { group: u64 },
+    Restart { lose_power: bool },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let group = 0..3_u64;
+    prop_oneof![
+        8 => (group.clone(), 1..30_u64).prop_map(|(group, count)| Step::Append { group, count }),
+        1 => group.clone().prop_map(|group| Step::Vote { group }),
+        1 => (group.clone(), 0..20_u64).prop_map(|(group, keep)| Step::Truncate { group, keep }),
+        2 => (group.clone(), 1..5_u64).prop_map(|(group, part)| Step::Purge { group, part }),
+        1 => group.prop_map(|group| Step::Drop { group }),
+        2 => any::<bool>().prop_map(|lose_power| Step::Restart { lose_power }),
+    ]
+}
+
+/// What the log should hold of one group.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Model {
+    entries: Vec<LogEntry>,
+    purged: Option<LogId>,
+    term: u64,
+}
+
+impl Model {
+    fn next(&self) -> u64 {
+        let last = self.entries.last().map(|entry| entry.id).or(self.purged);
+        last.map_or(0, |id| id.index + 1)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn whatever_happens_the_log_holds_what_it_acknowledged(
+        steps in prop::collection::vec(step(), 1..80)
+    ) {
+        let disk = MemoryDisk::new();
+        let mut log = Running::open(&disk).unwrap();
+        let mut model: BTreeMap<u64, Model> = BTreeMap::new();
+        for (at, step) in steps.into_iter().enumerate() {
+            let term = at as u64 + 1;
+            match step {
+                Step::Append { group, count } => {
+                    let state = model.entry(group).or_default();
+                    let first = state.next();
+                    let entries: Vec<_> = (first..first + count).map(|i| entry(term, i)).collect();
+                    state.entries.extend(entries.clone());
+                    log.append(GroupId(group), entries);
+                }
+                Step::Vote { group } => {
+                    model.entry(group).or_default().term = term;
+                    log.vote(GroupId(group), term);
+                }
+                Step::Truncate { group, keep } => {
+                    let state = model.entry(group).or_default();
+                    let keep = usize::try_from(keep).unwrap().min(state.entries.len());
+                    state.entries.truncate(keep);
+                    let after = state.entries.last().map(|entry| entry.id).or(state.purged);
+                    log.wal.truncate(GroupId(group), after).unwrap();
+                }
+                Step::Purge { group, part } => {
+                    let state = model.entry(group).or_default();
+                    let count = state.entries.len() / usize::try_from(part).unwrap();
+                    if count > 0 {
+                        let upto = state.entries[count - 1].id;
+                        state.entries.drain(..count);
+                        state.purged = Some(upto);
+                        log.wal.purge(GroupId(group), upto).unwrap();
+                    }
+                }
+                Step::Drop { group } => {
+                    model.remove(&group);
+                    log.wal.drop_group(GroupId(group)).unwrap();
+                }
+                Step::Restart { lose_power } => {
+                    // Operations without a callback are durable once a later one is.
+                    log.vote(GroupId(9), term);
+                    if !lose_power {
+                        log.close();
+                    }
+                    disk.lose_power();
+                    log = Running::open(&disk).unwrap();
+                }
+            }
+            for (group, state) in &model {
+                prop_assert_eq!(&log.entries(GroupId(*group)), &state.entries);
+                let found = log.wal.vote(GroupId(*group)).map_or(0, |vote| vote.term);
+                prop_assert_eq!(found, state.term);
+            }
+        }
+    }
+}

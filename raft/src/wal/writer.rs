@@ -1,0 +1,405 @@
+//! Writes what all groups queued: one batch, one sync, then everybody is told.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use ephemeris_store::ids::GroupId;
+use ephemeris_store::machine::LogId;
+use tracing::{error, info};
+
+use super::format::{BatchWriter, Record, SEGMENT_HEADER_BYTES, segment_header};
+use super::index::Location;
+use super::recovery::{SPARE_SUFFIX, SegmentFile, segment_name};
+use super::{Callback, Inner, Operation, Segment, Shared};
+use crate::types::{LogEntry, Vote};
+
+/// A batch is closed once it has reached this size.
+const BATCH_BYTES_TARGET: usize = 4 << 20;
+/// Recycled files kept for later segments.
+const SPARES_MAX: usize = 2;
+/// Entries are moved out of the oldest segment only if they fill less than this part of it;
+/// otherwise a flush of the state machines will soon let them go.
+const MOVED_FRACTION: u64 = 8;
+
+/// Where the log ends.
+pub(super) struct Position {
+    /// Segment number, its file, the offset where batches end, and the file's length.
+    pub(super) current: Option<(u64, SegmentFile, u64, u64)>,
+    /// The number of the next batch.
+    pub(super) sequence: u64,
+    /// Names of files that can become segments.
+    pub(super) spares: Vec<String>,
+}
+
+/// The writer. Exactly one of its `run` methods must be called, and runs until the log is closed.
+pub struct Writer {
+    shared: Arc<Shared>,
+    position: Position,
+    /// What the log says of each group, to repeat it at the start of a segment.
+    states: BTreeMap<GroupId, State>,
+    batch: BatchWriter,
+    /// Entries in the open batch: where they will lie, relative to its start.
+    placed: Vec<(GroupId, LogId, u32, u32)>,
+    /// Places of entries that the open batch makes void.
+    freed: Vec<Location>,
+    /// Whom to tell when the open batch is durable.
+    waiting: Vec<Callback>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct State {
+    vote: Option<Vote>,
+    committed: Option<LogId>,
+    purged: Option<LogId>,
+}
+
+/// Whether the log goes on.
+#[derive(PartialEq, Eq)]
+enum Next {
+    Continue,
+    Closed,
+}
+
+impl Writer {
+    pub(super) fn new(shared: Arc<Shared>, position: Position) -> Self {
+        let states = {
+            let inner = shared.lock();
+            let state = |group| State {
+                vote: inner.index.vote(group),
+                committed: inner.index.committed(group),
+                purged: inner.index.bounds(group).purged,
+            };
+            inner.index.groups().map(|group| (group, state(group))).collect()
+        };
+        Self {
+            shared,
+            position,
+            states,
+            batch: BatchWriter::new(),
+            placed: Vec::new(),
+            freed: Vec::new(),
+            waiting: Vec::new(),
+        }
+    }
+
+    /// Runs on a thread of its own, until the log is closed or has failed.
+    pub fn run(mut self) -> io::Result<()> {
+        loop {
+            let operations = {
+                let mut inner = self.shared.lock();
+                while inner.queue.is_empty() {
+                    let woken = self.shared.wake.wait(inner);
+                    inner = woken.unwrap_or_else(PoisonError::into_inner);
+                }
+                std::mem::take(&mut inner.queue)
+            };
+            if self.process(operations)? == Next::Closed {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Runs as a task, for simulations on one thread: every batch takes `sync_time`.
+    pub async fn run_as_task(mut self, sync_time: Duration) -> io::Result<()> {
+        loop {
+            let operations = std::mem::take(&mut self.shared.lock().queue);
+            if operations.is_empty() {
+                self.shared.notify.notified().await;
+                continue;
+            }
+            tokio::time::sleep(sync_time).await;
+            if self.process(operations)? == Next::Closed {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Writes operations; on an error the log has failed, and everybody who waits is told.
+    fn process(&mut self, operations: Vec<Operation>) -> io::Result<Next> {
+        let mut rest = operations.into_iter();
+        let result = self.try_process(&mut rest);
+        if let Err(reason) = &result {
+            error!(%reason, "the write-ahead log has failed");
+            let queued = {
+                let mut inner = self.shared.lock();
+                inner.failed = Some(reason.to_string());
+                std::mem::take(&mut inner.queue)
+            };
+            let callbacks = rest.chain(queued).filter_map(Operation::into_callback);
+            for callback in self.waiting.drain(..).chain(callbacks) {
+                callback(Err(io::Error::new(reason.kind(), reason.to_string())));
+            }
+        }
+        result
+    }
+
+    fn try_process(
+        &mut self,
+        operations: &mut impl Iterator<Item = Operation>,
+    ) -> io::Result<Next> {
+        let mut next = Next::Continue;
+        for operation in operations {
+            match operation {
+                Operation::Append { group, entries, done } => self.append(group, entries, done)?,
+                Operation::Vote { group, vote, done } => {
+                    self.states.entry(group).or_default().vote = Some(vote);
+                    self.batch.put(group, &Record::Vote(vote));
+                    self.waiting.push(done);
+                }
+                Operation::Truncate { group, after, freed } => {
+                    self.batch.put(group, &Record::Truncated(after));
+                    self.freed.extend(freed);
+                }
+                Operation::Purge { group, upto, freed } => {
+                    let state = self.states.entry(group).or_default();
+                    state.purged = state.purged.max(Some(upto));
+                    self.batch.put(group, &Record::Purged(upto));
+                    self.freed.extend(freed);
+                }
+                Operation::Drop { group, freed } => {
+                    self.states.remove(&group);
+                    self.batch.put(group, &Record::Dropped);
+                    self.freed.extend(freed);
+                }
+                Operation::Close { done } => {
+                    self.waiting.push(done);
+                    next = Next::Closed;
+                }
+            }
+        }
+        self.write_batch()?;
+        self.move_laggards()?;
+        self.free_segments()?;
+        Ok(next)
+    }
+
+    fn append(&mut self, group: GroupId, entries: Vec<LogEntry>, done: Callback) -> io::Result<()> {
+        self.states.entry(group).or_default();
+        for entry in entries {
+            if self.batch.bytes() >= BATCH_BYTES_TARGET {
+                self.write_batch()?;
+            }
+            self.put_entry(group, entry.id, &Record::Entry(entry));
+        }
+        self.waiting.push(done);
+        Ok(())
+    }
+
+    fn put_entry(&mut self, group: GroupId, id: LogId, record: &Record) {
+        let (offset, bytes) = self.batch.put(group, record);
+        self.placed.push((group, id, offset, bytes));
+    }
+
+    /// Commit indexes ride along: they are worth no sync of their own.
+    fn put_committed(&mut self) {
+        let moved: Vec<(GroupId, LogId)> = {
+            let mut inner = self.shared.lock();
+            let groups = std::mem::take(&mut inner.committed);
+            groups
+                .into_iter()
+                .filter_map(|group| Some((group, inner.index.committed(group)?)))
+                .collect()
+        };
+        for (group, committed) in moved {
+            self.states.entry(group).or_default().committed = Some(committed);
+            self.batch.put(group, &Record::Committed(committed));
+        }
+    }
+
+    /// Writes and syncs the open batch, then tells everybody who waits for it.
+    fn write_batch(&mut self) -> io::Result<()> {
+        if self.batch.is_empty() && self.waiting.is_empty() {
+            return Ok(());
+        }
+        self.put_committed();
+        if !self.batch.is_empty() {
+            self.make_room(self.batch.bytes() as u64)?;
+            let batch = std::mem::replace(&mut self.batch, BatchWriter::new());
+            let (segment, offset) = self.write(batch)?;
+            self.settle(segment, offset);
+        }
+        for callback in self.waiting.drain(..) {
+            callback(Ok(()));
+        }
+        Ok(())
+    }
+
+    /// Writes and syncs one batch; returns where it starts.
+    fn write(&mut self, batch: BatchWriter) -> io::Result<(u64, u64)> {
+        let sequence = self.position.sequence;
+        let (number, file, offset, _) =
+            self.position.current.as_mut().expect("a segment was made room in");
+        let bytes = batch.finish(*number, sequence);
+        file.write_at(*offset, &bytes)?;
+        file.sync()?;
+        let start = *offset;
+        *offset += bytes.len() as u64;
+        self.position.sequence += 1;
+        let mut inner = self.shared.lock();
+        inner.stats.syncs += 1;
+        inner.stats.bytes += bytes.len() as u64;
+        Ok((*number, start))
+    }
+
+    /// Notes where the batch's entries lie now, and which earlier ones it made void.
+    fn settle(&mut self, segment: u64, start: u64) {
+        let mut inner = self.shared.lock();
+        inner.stats.entries += self.placed.len() as u64;
+        for (group, id, offset, bytes) in self.placed.drain(..) {
+            let offset = u32::try_from(start).expect("segments stay below 4 GiB") + offset;
+            let location = Location { segment, offset, bytes };
+            if let Some(before) = inner.index.settle(group, id, location) {
+                inner.release(before);
+                inner.segments.get_mut(&segment).expect("the current segment is known").live += 1;
+            }
+        }
+        inner.release(self.freed.drain(..));
+        inner.index.shrink_cache(self.shared.options.cache_bytes);
+    }
+
+    /// Makes sure that a batch of `bytes` fits into the current segment.
+    fn make_room(&mut self, bytes: u64) -> io::Result<()> {
+        // Padding may add up to seven bytes.
+        let fits = |offset: u64, capacity: u64| offset + bytes + 8 <= capacity;
+        match &mut self.position.current {
+            // Recovery found a segment without a sound header.
+            Some((number, file, offset, _)) if *offset == 0 => {
+                file.write_at(0, &segment_header(*number))?;
+                *offset = SEGMENT_HEADER_BYTES as u64;
+                return self.make_room(bytes);
+            }
+            Some((_, _, offset, capacity)) if fits(*offset, *capacity) => return Ok(()),
+            Some(_) | None => {}
+        }
+        self.start_segment(bytes + (SEGMENT_HEADER_BYTES + 8) as u64)?;
+        self.repeat_states()
+    }
+
+    fn start_segment(&mut self, bytes_min: u64) -> io::Result<()> {
+        let number = self.position.current.as_ref().map_or(1, |(number, ..)| number + 1);
+        let disk = self.shared.disk.clone();
+        let size = self.shared.options.segment_bytes;
+        let name = segment_name(number);
+        let spare = if bytes_min <= size { self.position.spares.pop() } else { None };
+        let file = match spare {
+            Some(spare) => {
+                let file = disk.open(&spare)?;
+                file.write_at(0, &segment_header(number))?;
+                file.sync()?;
+                disk.rename(&spare, &name)?;
+                file
+            }
+            None => {
+                let file = disk.create(&name, size.max(bytes_min))?;
+                file.write_at(0, &segment_header(number))?;
+                file.sync()?;
+                file
+            }
+        };
+        disk.sync_directory()?;
+        let capacity = file.length()?;
+        let mut inner = self.shared.lock();
+        inner.segments.insert(number, Segment { file: file.clone(), live: 0 });
+        drop(inner);
+        self.position.current = Some((number, file, SEGMENT_HEADER_BYTES as u64, capacity));
+        Ok(())
+    }
+
+    /// Repeats what is known of every group, so that earlier segments are needed for entries only.
+    fn repeat_states(&mut self) -> io::Result<()> {
+        let mut batch = BatchWriter::new();
+        for (group, state) in &self.states {
+            if let Some(vote) = state.vote {
+                batch.put(*group, &Record::Vote(vote));
+            }
+            if let Some(purged) = state.purged {
+                batch.put(*group, &Record::Purged(purged));
+            }
+            if let Some(committed) = state.committed {
+                batch.put(*group, &Record::Committed(committed));
+            }
+        }
+        if batch.is_empty() { Ok(()) } else { self.write(batch).map(|_| ()) }
+    }
+
+    /// Copies the entries that keep the oldest segment, once there are too many segments.
+    fn move_laggards(&mut self) -> io::Result<()> {
+        let laggards = {
+            let inner = self.shared.lock();
+            let oldest = inner.segments.first_key_value().map(|(number, _)| *number);
+            match oldest {
+                Some(oldest) if inner.segments.len() > self.shared.options.segments_max => {
+                    inner.entries_in(oldest)
+                }
+                Some(_) | None => return Ok(()),
+            }
+        };
+        let bytes: u64 = laggards.iter().map(|(.., location)| u64::from(location.bytes)).sum();
+        if laggards.is_empty() || bytes > self.shared.options.segment_bytes / MOVED_FRACTION {
+            return Ok(());
+        }
+        info!(entries = laggards.len(), "moving entries out of the oldest log segment");
+        for (group, id, file, location) in laggards {
+            if self.batch.bytes() >= BATCH_BYTES_TARGET {
+                self.write_batch()?;
+            }
+            let entry = super::read_entry(group, id, &*file, location)?;
+            self.put_entry(group, id, &Record::Moved(entry));
+        }
+        self.write_batch()
+    }
+
+    /// Recycles the oldest segments that nobody needs.
+    fn free_segments(&mut self) -> io::Result<()> {
+        let current = self.position.current.as_ref().map(|(number, ..)| *number);
+        let mut freed = Vec::new();
+        {
+            let mut inner = self.shared.lock();
+            while let Some((&number, segment)) = inner.segments.first_key_value()
+                && segment.live == 0
+                && Some(number) != current
+            {
+                freed.extend(inner.segments.remove(&number).map(|segment| (number, segment)));
+            }
+        }
+        if freed.is_empty() {
+            return Ok(());
+        }
+        let disk = self.shared.disk.clone();
+        for (number, segment) in freed {
+            let name = segment_name(number);
+            let usual = segment.file.length()? == self.shared.options.segment_bytes;
+            if usual && self.position.spares.len() < SPARES_MAX {
+                let spare = format!("{number:016x}{SPARE_SUFFIX}");
+                disk.rename(&name, &spare)?;
+                self.position.spares.push(spare);
+            } else {
+                disk.remove(&name)?;
+            }
+        }
+        disk.sync_directory()
+    }
+}
+
+impl Inner {
+    fn entries_in(&self, segment: u64) -> Vec<(GroupId, LogId, SegmentFile, Location)> {
+        let Some(file) = self.segments.get(&segment).map(|segment| segment.file.clone()) else {
+            return Vec::new();
+        };
+        let entries = self.index.entries_in(segment).into_iter();
+        entries.map(|(group, id, location)| (group, id, file.clone(), location)).collect()
+    }
+}
+
+impl Operation {
+    fn into_callback(self) -> Option<Callback> {
+        match self {
+            Operation::Append { done, .. }
+            | Operation::Vote { done, .. }
+            | Operation::Close { done } => Some(done),
+            Operation::Truncate { .. } | Operation::Purge { .. } | Operation::Drop { .. } => None,
+        }
+    }
+}
