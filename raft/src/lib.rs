@@ -1,10 +1,36 @@
 //! One replicated group: log, consensus, snapshots, applying commands to a `store` machine.
+//!
+//! openraft decides; it is named in this crate only, behind `Group`. The way of one proposal:
+//!
+//! 1. `Group::propose` hands an encoded command to openraft, which batches what comes together.
+//! 2. `log_store` appends to the node's `wal`, one sync for all groups, while `network` carries the
+//!    same entries to the followers, who do likewise.
+//! 3. Once a majority has them on disk they are committed; `state_machine` applies them to the
+//!    machine, on a thread that may block, and the outcome returns to the proposer.
+//! 4. `mark_durable` lets the log go up to what the engine has flushed.
 
+mod clock;
 pub mod disk;
+mod group;
+mod log_store;
+mod network;
+mod router;
 mod runtime;
+mod snapshot;
+mod state_machine;
+mod storage;
 pub mod testing;
+mod transport;
 mod types;
 pub mod wal;
+mod wire;
 
+pub use group::{
+    ChangeError, Group, GroupOptions, GroupStatus, Leadership, LeadershipWatch, ProposeError,
+    ReadError, StartError,
+};
+pub use router::{Handling, Router};
 pub use runtime::seed_randomness;
+pub use storage::{Executor, Storage};
+pub use transport::{Answering, Lane, Transport, TransportError};
 pub use types::{LogEntry, Payload, Vote};

@@ -61,7 +61,7 @@ impl Payload {
 
 /// A command on its way through Raft: opaque bytes, cheap to move and to clone.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Command(pub Bytes);
+pub(crate) struct Command(pub(crate) Bytes);
 
 impl fmt::Debug for Command {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -76,7 +76,7 @@ impl fmt::Display for Command {
 }
 
 /// What applying an entry answers, on its way to whoever proposed it; machines differ in its type.
-pub struct Answer(pub(crate) Option<Box<dyn Any + Send + Sync>>);
+pub(crate) struct Answer(pub(crate) Option<Box<dyn Any + Send + Sync>>);
 
 impl fmt::Debug for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

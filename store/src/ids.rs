@@ -404,6 +404,12 @@ macro_rules! display_number {
 
 display_number!(NodeId, GroupId, Lsn, RangeId);
 
+impl From<u64> for ReplicaId {
+    fn from(number: u64) -> Self {
+        Self::from_u64(number)
+    }
+}
+
 impl fmt::Display for ReplicaId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.node, self.incarnation)

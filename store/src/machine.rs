@@ -75,6 +75,9 @@ pub trait Machine: Send + Sync + 'static {
     /// The rows that are this machine's state, `Table::Meta` apart.
     fn ranges(&self) -> Vec<KeyRange>;
 
+    /// The rows as they are after the last entry applied, and how far that is.
+    fn view(&self) -> (Arc<dyn Read>, Progress);
+
     /// Takes up the state found in the engine, after its rows were replaced by a snapshot.
     fn reload(&self) -> Result<(), Fault>;
 }

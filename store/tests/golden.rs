@@ -246,7 +246,7 @@ impl Runner {
         let (mut resume, mut text) = (None, String::new());
         loop {
             let outcome = run_page(
-                &self.partition.view(),
+                &self.partition.snapshot(),
                 SlotRange::ALL,
                 self.rules.key(),
                 self.partition.spec().container,
@@ -287,7 +287,7 @@ impl Runner {
 
     /// `rows`: what physically lies in the tables.
     fn rows(&self) -> Answer {
-        let view = self.partition.view();
+        let view = self.partition.snapshot();
         let mut text = String::new();
         for range in self.partition.ranges() {
             let rows = view.rows(&range)?;

@@ -6,10 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::disk::{Disk, DiskFile};
 
-/// Files in memory. Clones share them.
+/// Files in memory. Clones share them, until the power is lost: then the clones made before belong
+/// to a process that is dead, and fail.
 #[derive(Clone, Default)]
 pub struct MemoryDisk {
     shared: Arc<Mutex<Shared>>,
+    life: u64,
 }
 
 #[derive(Default)]
@@ -20,6 +22,8 @@ struct Shared {
     durable_names: BTreeMap<String, Arc<Mutex<Content>>>,
     sync_fails: bool,
     syncs: u64,
+    /// Counts power losses.
+    life: u64,
 }
 
 #[derive(Default)]
@@ -30,7 +34,7 @@ struct Content {
 
 struct MemoryFile {
     content: Arc<Mutex<Content>>,
-    shared: Arc<Mutex<Shared>>,
+    disk: MemoryDisk,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -43,9 +47,17 @@ impl MemoryDisk {
         Self::default()
     }
 
-    /// Loses everything that was not synced.
-    pub fn lose_power(&self) {
+    /// The shared state, for a process that still lives.
+    fn live(&self) -> io::Result<MutexGuard<'_, Shared>> {
+        let shared = lock(&self.shared);
+        if shared.life == self.life { Ok(shared) } else { Err(io::Error::other("power was lost")) }
+    }
+
+    /// Loses everything that was not synced; this handle is the one that lives on.
+    pub fn lose_power(&mut self) {
         let mut shared = lock(&self.shared);
+        shared.life += 1;
+        self.life = shared.life;
         shared.names = shared.durable_names.clone();
         for content in shared.names.values() {
             let mut content = lock(content);
@@ -89,7 +101,7 @@ impl MemoryDisk {
         let names = copy(&shared.names);
         let durable_names = names.clone();
         let fork = Shared { names, durable_names, ..Shared::default() };
-        Self { shared: Arc::new(Mutex::new(fork)) }
+        Self { shared: Arc::new(Mutex::new(fork)), life: 0 }
     }
 }
 
@@ -104,34 +116,34 @@ fn range(offset: u64, length: usize) -> std::ops::Range<usize> {
 
 impl Disk for MemoryDisk {
     fn list(&self) -> io::Result<Vec<String>> {
-        Ok(lock(&self.shared).names.keys().cloned().collect())
+        Ok(self.live()?.names.keys().cloned().collect())
     }
 
     fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn DiskFile>> {
         let now = vec![0; range(0, 0).start + usize::try_from(bytes).expect("small files")];
         let content = Arc::new(Mutex::new(Content { durable: now.clone(), now }));
-        lock(&self.shared).names.insert(name.to_string(), content.clone());
-        Ok(Arc::new(MemoryFile { content, shared: self.shared.clone() }))
+        self.live()?.names.insert(name.to_string(), content.clone());
+        Ok(Arc::new(MemoryFile { content, disk: self.clone() }))
     }
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        let content = lock(&self.shared).names.get(name).cloned().ok_or_else(|| missing(name))?;
-        Ok(Arc::new(MemoryFile { content, shared: self.shared.clone() }))
+        let content = self.live()?.names.get(name).cloned().ok_or_else(|| missing(name))?;
+        Ok(Arc::new(MemoryFile { content, disk: self.clone() }))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        let mut shared = lock(&self.shared);
+        let mut shared = self.live()?;
         let content = shared.names.remove(from).ok_or_else(|| missing(from))?;
         shared.names.insert(to.to_string(), content);
         Ok(())
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        lock(&self.shared).names.remove(name).map(|_| ()).ok_or_else(|| missing(name))
+        self.live()?.names.remove(name).map(|_| ()).ok_or_else(|| missing(name))
     }
 
     fn sync_directory(&self) -> io::Result<()> {
-        let mut shared = lock(&self.shared);
+        let mut shared = self.live()?;
         shared.durable_names = shared.names.clone();
         Ok(())
     }
@@ -154,6 +166,7 @@ impl DiskFile for MemoryFile {
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        drop(self.disk.live()?);
         let range = range(offset, bytes.len());
         let mut content = lock(&self.content);
         if content.now.len() < range.end {
@@ -164,7 +177,7 @@ impl DiskFile for MemoryFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        let mut shared = lock(&self.shared);
+        let mut shared = self.disk.live()?;
         shared.syncs += 1;
         if shared.sync_fails {
             return Err(io::Error::other("injected sync failure"));

@@ -80,7 +80,7 @@ fn range(entries: &[LogEntry]) -> Option<(u64, u64)> {
 
 #[test]
 fn entries_are_readable_at_once_and_after_a_restart() {
-    let disk = MemoryDisk::new();
+    let mut disk = MemoryDisk::new();
     let log = Running::open(&disk).unwrap();
     log.append_range(GROUP, 0..100);
     log.append(OTHER, vec![LogEntry { id: LogId { term: 1, index: 0 }, payload: Payload::Blank }]);
@@ -123,7 +123,7 @@ fn truncated_entries_do_not_come_back() {
 
 #[test]
 fn purged_segments_are_recycled_and_votes_survive_them() {
-    let disk = MemoryDisk::new();
+    let mut disk = MemoryDisk::new();
     let log = Running::open(&disk).unwrap();
     log.vote(GROUP, 3);
     for round in 0..40 {
@@ -225,7 +225,7 @@ fn many_waiters_share_a_sync() {
 
 #[test]
 fn a_failed_sync_is_final() {
-    let disk = MemoryDisk::new();
+    let mut disk = MemoryDisk::new();
     let log = Running::open(&disk).unwrap();
     log.append_range(GROUP, 0..5);
     disk.fail_syncs();
@@ -374,7 +374,7 @@ proptest! {
     fn whatever_happens_the_log_holds_what_it_acknowledged(
         steps in prop::collection::vec(step(), 1..80)
     ) {
-        let disk = MemoryDisk::new();
+        let mut disk = MemoryDisk::new();
         let mut log = Running::open(&disk).unwrap();
         let mut model: BTreeMap<u64, Model> = BTreeMap::new();
         for (at, step) in steps.into_iter().enumerate() {

@@ -22,7 +22,7 @@ pub use state::{
 };
 pub use throughput::{InvalidThroughput, PARTITION_RU_AT_CREATION, Throughput};
 
-use crate::engine::{Engine, Fault, KeyRange, Table};
+use crate::engine::{Engine, Fault, KeyRange, Read, Table};
 use crate::ids::{GroupId, Lsn};
 use crate::machine::{self, Entry, LogId, Machine, Membership, MetaTag, Progress};
 
@@ -86,6 +86,12 @@ impl Machine for Catalog {
 
     fn ranges(&self) -> Vec<KeyRange> {
         vec![KeyRange::prefix(Table::Catalog, Vec::new())]
+    }
+
+    fn view(&self) -> (Arc<dyn Read>, Progress) {
+        let shared = self.read_shared();
+        let progress = Progress { applied: shared.applied, membership: shared.membership.clone() };
+        (self.engine.view(), progress)
     }
 
     fn reload(&self) -> Result<(), Fault> {

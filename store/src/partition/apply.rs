@@ -11,6 +11,7 @@ use crate::engine::{Batch, Fault, Table};
 use crate::ids::{Etag, ItemNumber, Lsn};
 use crate::item::{FeedPosition, FeedRow, Item, ItemKey, Stamp, feed_key};
 use crate::machine::{self, Entry, LogId, Membership, MetaTag};
+use crate::time::Seconds;
 use crate::ttl::{ItemTtl, TtlField};
 
 /// An entry being applied: a copy of the state, and the changes so far.
@@ -19,6 +20,8 @@ pub(super) struct Draft<'p> {
     pub(super) state: PartitionState,
     pub(super) batch: Batch,
     pub(super) lsn: Lsn,
+    /// The earliest expiry among the items written.
+    due: Option<Seconds>,
     /// What the writes of this entry did so far, for the later ones to see.
     touched: Vec<(ItemKey, Option<Item>)>,
 }
@@ -36,6 +39,7 @@ impl Partition {
             state,
             batch: Batch::default(),
             lsn: Lsn(position.index),
+            due: None,
             touched: Vec::new(),
         };
         draft.state.applied = Some(position);
@@ -50,12 +54,13 @@ impl Partition {
 
     /// Writes the batch and the state as one step for every reader.
     fn publish(&self, draft: Draft<'_>, membership: Option<Membership>) -> Result<(), Fault> {
-        let Draft { mut state, mut batch, .. } = draft;
+        let Draft { mut state, mut batch, due, .. } = draft;
         state.digest = batch.digest(state.digest);
         machine::put_meta(&mut batch, self.spec.group, MetaTag::State, &state);
         let mut shared = self.write_shared();
         self.engine.write(batch)?;
         shared.state = state;
+        self.due.note(due);
         if membership.is_some() {
             shared.membership = membership;
         }
@@ -81,7 +86,10 @@ impl Draft<'_> {
         match command {
             Command::Write(writes) => self.write(writes).map(CommandEffect::Write),
             Command::SetTtlPolicy { epoch, policy } => {
-                self.state.ttl.set_policy(policy, epoch);
+                if self.state.ttl.set_policy(policy, epoch) {
+                    // Anything may be due under the new policy.
+                    self.due = Some(Seconds(0));
+                }
                 Ok(CommandEffect::PolicySet(self.state.ttl.epoch()))
             }
             Command::AdvanceClock => Ok(CommandEffect::ClockAdvanced),
@@ -247,6 +255,8 @@ impl Draft<'_> {
             let row = keys.expiry(ts.plus(seconds.get()), key);
             self.batch.put(Table::Expiry, row, Vec::new());
         }
+        let expiry = self.state.ttl.expiry(ttl, ts);
+        self.due = [self.due, expiry].into_iter().flatten().min();
         self.state.items += 1;
         self.state.bytes += item.body.len() as u64;
     }

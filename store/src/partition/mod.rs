@@ -6,6 +6,7 @@
 //! or nothing of it.
 
 mod apply;
+mod due;
 mod read;
 mod sweep;
 
@@ -15,9 +16,9 @@ use serde::{Deserialize, Serialize};
 
 pub use read::{Fetched, PartitionView};
 
-use crate::engine::{Engine, Fault, KeyRange, Table};
+use crate::engine::{Engine, Fault, KeyRange, Read, Table};
 use crate::ids::{ContainerNumber, GroupId, Lsn};
-use crate::item::{ContainerKeys, FeedPosition};
+use crate::item::{ContainerKeys, FeedPosition, feed_key};
 use crate::machine::{self, Entry, LogId, Machine, Membership, MetaTag, Progress};
 use crate::partition_key::SlotRange;
 use crate::time::Seconds;
@@ -55,7 +56,7 @@ pub struct PartitionState {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct SweepCursors {
     /// No inheriting item stands in the feed at or before this position.
-    inheriting: FeedPosition,
+    inheriting: Option<FeedPosition>,
     /// No item with its own `ttl` that expires at or before this second is left.
     own: Option<Seconds>,
 }
@@ -98,6 +99,7 @@ pub struct Partition {
     spec: PartitionSpec,
     keys: ContainerKeys,
     shared: RwLock<Shared>,
+    due: due::Due,
 }
 
 /// What changes together with the engine's rows.
@@ -120,7 +122,7 @@ impl Partition {
     pub fn open(engine: Arc<dyn Engine>, spec: PartitionSpec) -> Result<Self, Fault> {
         let shared = Shared::load(engine.as_ref(), spec.group)?;
         let keys = ContainerKeys::new(spec.container);
-        Ok(Self { engine, spec, keys, shared: RwLock::new(shared) })
+        Ok(Self { engine, spec, keys, shared: RwLock::new(shared), due: due::Due::default() })
     }
 
     /// What makes this partition this one.
@@ -139,6 +141,16 @@ impl Partition {
 
     fn write_shared(&self) -> std::sync::RwLockWriteGuard<'_, Shared> {
         self.shared.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The part of the feed that the sweeper has not passed.
+    fn unswept_feed(&self, state: &PartitionState) -> KeyRange {
+        let feed = self.spec.group;
+        let range = KeyRange::prefix(Table::Feed, feed.0.to_be_bytes().to_vec());
+        match state.swept.inheriting {
+            Some(passed) => range.after(&feed_key(feed, passed)),
+            None => range,
+        }
     }
 
     /// Rows of this partition: runs of slots, and its feed.
@@ -168,9 +180,17 @@ impl Machine for Partition {
         Self::ranges_of(&self.spec)
     }
 
+    fn view(&self) -> (Arc<dyn Read>, Progress) {
+        let shared = self.read_shared();
+        let progress =
+            Progress { applied: shared.state.applied, membership: shared.membership.clone() };
+        (self.engine.view(), progress)
+    }
+
     fn reload(&self) -> Result<(), Fault> {
         let loaded = Shared::load(self.engine.as_ref(), self.spec.group)?;
         *self.write_shared() = loaded;
+        self.due.forget();
         Ok(())
     }
 }

@@ -72,7 +72,7 @@ impl Partition {
     }
 
     /// A view that later entries do not change.
-    pub fn view(&self) -> PartitionView {
+    pub fn snapshot(&self) -> PartitionView {
         let shared = self.read_shared();
         PartitionView { read: self.engine.view(), state: shared.state, keys: self.keys }
     }

@@ -12,7 +12,7 @@ use std::num::NonZeroU32;
 use super::apply::Draft;
 use crate::command::CommandEffect;
 use crate::engine::{Fault, KeyRange, Rows, Table};
-use crate::item::{FeedRow, Item, ItemKey, feed_key, feed_position};
+use crate::item::{FeedRow, Item, ItemKey, feed_position};
 use crate::time::Seconds;
 use crate::ttl::ItemTtl;
 
@@ -82,9 +82,7 @@ impl Draft<'_> {
     fn sweep_inheriting(&mut self, limit: u32, removed: &mut u32) -> Result<bool, Fault> {
         let Some(through) = self.state.ttl.inheriting_dead_through() else { return Ok(false) };
         let partition = self.partition;
-        let feed = partition.spec.group;
-        let range = KeyRange::prefix(Table::Feed, feed.0.to_be_bytes().to_vec())
-            .after(&feed_key(feed, self.state.swept.inheriting));
+        let range = partition.unswept_feed(&self.state);
         let mut rows_left = limit.saturating_mul(ROWS_PASSED_PER_REMOVAL);
         for row in partition.engine.scan(&range) {
             let (key, value) = row?;
@@ -99,7 +97,7 @@ impl Draft<'_> {
                 self.remove_dead(&row.item)?;
                 *removed += 1;
             }
-            self.state.swept.inheriting = feed_position(&key)?;
+            self.state.swept.inheriting = Some(feed_position(&key)?);
             rows_left -= 1;
         }
         Ok(false)

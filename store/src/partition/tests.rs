@@ -1,1 +1,148 @@
+//! The sweeper's alarm clock: never late, whatever happens in between.
 
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::codec;
+use crate::command::{Action, Command, ItemWrite, Precondition, Proposal};
+use crate::document::Document;
+use crate::engine::MemoryEngine;
+use crate::ids::{DatabaseNumber, ItemId};
+use crate::item::ItemKey;
+use crate::partition_key::{KeyDefinition, KeyKind, PartitionKey};
+use crate::time::{ClockInterval, Seconds};
+use crate::ttl::{PolicyEpoch, TimeToLive, TtlField, TtlPolicy};
+
+fn partition(engine: &MemoryEngine) -> Partition {
+    let container = ContainerNumber { database: DatabaseNumber(1), number: 1 };
+    let spec = PartitionSpec { group: GroupId(1), container, slots: SlotRange::ALL };
+    Partition::open(Arc::new(engine.clone()), spec).unwrap()
+}
+
+fn apply(partition: &Partition, second: u64, command: Command) {
+    let now = ClockInterval::exact(Seconds(second).start());
+    let bytes = codec::encode(&Proposal { now, command });
+    let index = partition.progress().applied.map_or(0, |applied| applied.index + 1);
+    partition.apply(LogId { term: 1, index }, Entry::Command(&bytes)).unwrap();
+}
+
+fn upsert(id: u64, ttl: Option<i64>) -> Command {
+    let definition = KeyDefinition { kind: KeyKind::HashV2, paths: vec![vec!["pk".into()]] };
+    let value = PartitionKey::parse(&format!("[{}]", id % 3)).unwrap();
+    let id = ItemId::try_from(format!("i{id}")).unwrap();
+    let ttl =
+        ttl.map_or(TtlField::Absent, |ttl| TtlField::Valid(TimeToLive::from_seconds(ttl).unwrap()));
+    let document = Document { body: b"{}".to_vec(), ttl, indexed_values: 0 };
+    let key = ItemKey::new(&definition.place(&value), &value, &id);
+    let action = Action::Upsert(document);
+    Command::Write(vec![ItemWrite { key, precondition: Precondition::None, action }])
+}
+
+fn policy(default: Option<i64>) -> TtlPolicy {
+    TtlPolicy::from_default_ttl(default.map(|ttl| TimeToLive::from_seconds(ttl).unwrap()))
+}
+
+/// The earliest second in which a stored item will be dead, or is dead and unswept.
+fn truth(partition: &Partition) -> Option<Seconds> {
+    let view = partition.snapshot();
+    let ttl = *view.state().ttl();
+    let range = view.keys().slots(Table::Items, SlotRange::ALL);
+    let expiries = view.items(&range).filter_map(|item| {
+        let stamp = item.unwrap().1.stamp;
+        if ttl.is_dead(stamp.ttl, stamp.ts) {
+            return Some(ttl.clock().floor_seconds());
+        }
+        ttl.expiry(stamp.ttl, stamp.ts)
+    });
+    expiries.min()
+}
+
+#[test]
+fn a_partition_without_ttl_has_nothing_due() {
+    let partition = partition(&MemoryEngine::new());
+    apply(&partition, 100, upsert(1, Some(5)));
+    assert_eq!(partition.find_due().unwrap(), None);
+    apply(&partition, 101, upsert(2, Some(5)));
+    assert_eq!(partition.due(), None);
+}
+
+#[test]
+fn a_shorter_ttl_moves_the_alarm_forward() {
+    let partition = partition(&MemoryEngine::new());
+    let epoch = PolicyEpoch(1);
+    apply(&partition, 100, Command::SetTtlPolicy { epoch, policy: policy(Some(1000)) });
+    apply(&partition, 100, upsert(1, None));
+    assert_eq!(partition.find_due().unwrap(), Some(Seconds(1100)));
+    apply(&partition, 100, upsert(2, Some(5)));
+    assert_eq!(partition.due(), Some(Seconds(105)));
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Upsert(u64, Option<i64>),
+    Policy(Option<i64>),
+    Sweep(u32),
+    Wait(u64),
+    Look,
+    Restart,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let ttl = prop_oneof![Just(None), Just(Some(-1)), (1..30_i64).prop_map(Some)];
+    prop_oneof![
+        6 => (0..20_u64, ttl.clone()).prop_map(|(id, ttl)| Step::Upsert(id, ttl)),
+        1 => ttl.prop_map(Step::Policy),
+        2 => (1..8_u32).prop_map(Step::Sweep),
+        2 => (0..20_u64).prop_map(Step::Wait),
+        2 => Just(Step::Look),
+        1 => Just(Step::Restart),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn the_alarm_is_never_late(steps in prop::collection::vec(step(), 1..60)) {
+        let engine = MemoryEngine::new();
+        let mut partition = partition(&engine);
+        let (mut now, mut epoch) = (100, 0);
+        for step in steps {
+            match step {
+                Step::Upsert(id, ttl) => apply(&partition, now, upsert(id, ttl)),
+                Step::Policy(default) => {
+                    epoch += 1;
+                    let (epoch, policy) = (PolicyEpoch(epoch), policy(default));
+                    apply(&partition, now, Command::SetTtlPolicy { epoch, policy });
+                }
+                Step::Sweep(limit) => {
+                    let limit = NonZeroU32::new(limit).unwrap();
+                    apply(&partition, now, Command::Sweep { limit });
+                }
+                Step::Wait(seconds) => now += seconds,
+                Step::Look => {
+                    let _ = partition.find_due().unwrap();
+                }
+                Step::Restart => partition = super::tests::partition(&engine),
+            }
+            if let Some(truth) = truth(&partition) {
+                let due = partition.due();
+                prop_assert!(due.is_some_and(|due| due <= truth), "{:?} but {:?}", due, truth);
+                let found = partition.find_due().unwrap();
+                prop_assert!(found.is_some_and(|due| due <= truth), "{:?} but {:?}", found, truth);
+            }
+        }
+        // Sweeping until nothing is due empties the partition of everything dead.
+        let limit = NonZeroU32::new(100).unwrap();
+        for _ in 0..20 {
+            apply(&partition, now, Command::Sweep { limit });
+        }
+        let view = partition.snapshot();
+        let range = view.keys().slots(Table::Items, SlotRange::ALL);
+        for item in view.items(&range) {
+            let stamp = item.unwrap().1.stamp;
+            prop_assert!(!view.state().ttl().is_dead(stamp.ttl, stamp.ts));
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Owns every task of the process: nothing is spawned anywhere else.
+//!
+//! A task that panics has broken an invariant; the process then ends, because a node that starts
+//! clean is safer than one that goes on with a part missing.
+
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{error, warn};
+
+/// Exit code after a broken invariant or a failed disk.
+pub(crate) const EXIT_FAULT: i32 = 70;
+/// How long tasks may take to end once they are told to.
+const STOP_DEADLINE: Duration = Duration::from_secs(10);
+
+/// A family of tasks that end together. Clones share it; children end with their parents.
+#[derive(Clone, Debug, Default)]
+pub struct Tasks {
+    tracker: TaskTracker,
+    token: CancellationToken,
+}
+
+impl Tasks {
+    /// A family without tasks.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A family that ends when this one does, or before.
+    #[must_use]
+    pub fn child(&self) -> Self {
+        Self { tracker: TaskTracker::new(), token: self.token.child_token() }
+    }
+
+    /// Tells when to end.
+    pub fn token(&self) -> &CancellationToken {
+        &self.token
+    }
+
+    /// Runs a task until it ends by itself or the family does.
+    pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+        let token = self.token.clone();
+        let guarded = AssertUnwindSafe(task).catch_unwind();
+        self.tracker.spawn(async move {
+            tokio::select! {
+                biased;
+                () = token.cancelled() => {}
+                result = guarded => {
+                    if result.is_err() {
+                        fault(&format!("task '{name}' panicked"));
+                    }
+                }
+            }
+        });
+    }
+
+    /// Runs a task that ends by itself when the token says so, and must not be cut off.
+    pub fn spawn_orderly(
+        &self,
+        name: &'static str,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let guarded = AssertUnwindSafe(task).catch_unwind();
+        self.tracker.spawn(async move {
+            if guarded.await.is_err() {
+                fault(&format!("task '{name}' panicked"));
+            }
+        });
+    }
+
+    /// Ends all tasks and waits for them.
+    pub async fn stop(&self) {
+        self.token.cancel();
+        self.tracker.close();
+        if tokio::time::timeout(STOP_DEADLINE, self.tracker.wait()).await.is_err() {
+            warn!(tasks = self.tracker.len(), "some tasks did not end in time");
+        }
+    }
+}
+
+/// Ends the process after a fault: it must not go on, and must not tidy up either.
+pub(crate) fn fault(reason: &str) -> ! {
+    error!(reason, "fault: the process ends");
+    std::process::exit(EXIT_FAULT);
+}

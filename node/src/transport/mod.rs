@@ -1,0 +1,117 @@
+//! Messages between nodes: framed TCP, four connections for every ordered pair of nodes.
+//!
+//! 1. A caller's message gets a number and goes into the queue of its lane's `link`.
+//! 2. The link connects when it has something to send, says who it is, and writes what is queued in
+//!    one go: many groups' messages become one packet.
+//! 3. The other side hands frames to the Raft router in the order they come, or to the node's
+//!    request handler, and writes answers as they are ready.
+//!
+//! Log entries, control messages, snapshots and forwarded requests travel apart, so that a large
+//! one never holds up a heartbeat.
+
+mod frame;
+mod hello;
+mod link;
+mod server;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use ephemeris_raft::{Answering, Lane, Transport, TransportError};
+use ephemeris_store::ids::NodeId;
+
+pub(crate) use hello::{Hello, LocalIdentity, PeerPolicy, Refused};
+use link::Link;
+pub(crate) use server::{RequestHandler, serve};
+
+use crate::supervisor::Tasks;
+
+/// Which of the four connections of a pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Channel {
+    /// Raft's three.
+    Raft(Lane),
+    /// Requests forwarded to the node that can answer them.
+    Requests,
+}
+
+/// Sends messages to other nodes. Clones share the connections.
+#[derive(Clone)]
+pub(crate) struct PeerTransport {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    tasks: Tasks,
+    identity: LocalIdentity,
+    /// Where nodes are reached.
+    addresses: RwLock<BTreeMap<NodeId, String>>,
+    links: Mutex<BTreeMap<(NodeId, Channel), Link>>,
+}
+
+impl PeerTransport {
+    /// A transport that knows some nodes' addresses.
+    pub(crate) fn new(
+        tasks: Tasks,
+        identity: LocalIdentity,
+        addresses: BTreeMap<NodeId, String>,
+    ) -> Self {
+        let shared = Shared {
+            tasks,
+            identity,
+            addresses: RwLock::new(addresses),
+            links: Mutex::new(BTreeMap::new()),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Learns where a node is reached; its connections start over if that changed.
+    pub(crate) fn set_address(&self, node: NodeId, address: &str) {
+        let mut addresses = self.shared.addresses.write().unwrap_or_else(PoisonError::into_inner);
+        if addresses.get(&node).is_some_and(|known| known == address) {
+            return;
+        }
+        addresses.insert(node, address.to_string());
+        drop(addresses);
+        let mut links = self.shared.links.lock().unwrap_or_else(PoisonError::into_inner);
+        links.retain(|(known, _), _| *known != node);
+    }
+
+    /// Sends a message now; the future waits for the answer.
+    pub(crate) fn send(
+        &self,
+        node: NodeId,
+        channel: Channel,
+        message: Bytes,
+        deadline: Duration,
+    ) -> Answering {
+        match self.link(node, channel) {
+            Some(link) => link.call(message, deadline),
+            None => Box::pin(async move { Err(TransportError::Unreachable(node)) }),
+        }
+    }
+
+    fn link(&self, node: NodeId, channel: Channel) -> Option<Link> {
+        let mut links = self.shared.links.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(link) = links.get(&(node, channel)) {
+            return Some(link.clone());
+        }
+        let addresses = self.shared.addresses.read().unwrap_or_else(PoisonError::into_inner);
+        let address = addresses.get(&node)?.clone();
+        let hello = self.shared.identity.hello(channel);
+        let link = Link::start(&self.shared.tasks, node, address, hello);
+        links.insert((node, channel), link.clone());
+        Some(link)
+    }
+}
+
+impl Transport for PeerTransport {
+    fn call(&self, node: NodeId, lane: Lane, message: Bytes, deadline: Duration) -> Answering {
+        self.send(node, Channel::Raft(lane), message, deadline)
+    }
+}
+
+#[cfg(test)]
+mod tests;

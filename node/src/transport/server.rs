@@ -1,0 +1,203 @@
+//! Takes connections from other nodes.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use bytes::{Bytes, BytesMut};
+use ephemeris_raft::{Handling, Router};
+use ephemeris_store::codec;
+use ephemeris_store::ids::NodeId;
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::tcp::OwnedWriteHalf;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tracing::{debug, warn};
+
+use super::Channel;
+use super::frame::{Frame, FrameReader, Kind};
+use super::hello::{Hello, LocalIdentity, PeerPolicy, Refused};
+use crate::supervisor::Tasks;
+
+/// Answers waiting to be written on one connection.
+const ANSWERS_MAX: usize = 8192;
+/// Bytes gathered into one write.
+const WRITE_BYTES_TARGET: usize = 256 << 10;
+/// Forwarded requests under way on one connection.
+const REQUESTS_MAX: usize = 4096;
+
+/// Answers requests that other nodes forward.
+pub(crate) trait RequestHandler: Send + Sync + 'static {
+    /// Answers one request.
+    fn handle(
+        &self,
+        from: NodeId,
+        request: Bytes,
+    ) -> Pin<Box<dyn Future<Output = Result<Bytes, String>> + Send>>;
+}
+
+/// What a connection needs.
+#[derive(Clone)]
+struct Context {
+    tasks: Tasks,
+    identity: LocalIdentity,
+    policy: Arc<dyn PeerPolicy>,
+    router: Router,
+    handler: Arc<dyn RequestHandler>,
+}
+
+/// Takes connections until the tasks end.
+pub(crate) fn serve(
+    tasks: &Tasks,
+    listener: TcpListener,
+    identity: LocalIdentity,
+    policy: Arc<dyn PeerPolicy>,
+    router: Router,
+    handler: Arc<dyn RequestHandler>,
+) {
+    let context = Context { tasks: tasks.clone(), identity, policy, router, handler };
+    tasks.spawn("peer listener", async move {
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    let context = context.clone();
+                    context.tasks.clone().spawn("peer connection", async move {
+                        if let Err(error) = take(stream, context).await {
+                            debug!(%error, "a peer connection ended");
+                        }
+                    });
+                }
+                Err(error) => {
+                    warn!(%error, "cannot take a peer connection");
+                    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                }
+            }
+        }
+    });
+}
+
+async fn take(stream: TcpStream, context: Context) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let (reader, mut writer) = stream.into_split();
+    let mut reader = FrameReader::new(reader);
+    let greeting = reader.next().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
+    let judged = judge(&greeting, &context);
+    let mut out = BytesMut::new();
+    let verdict = judged.as_ref().map(|_| ()).map_err(Clone::clone);
+    let payload = Bytes::from(codec::encode(&verdict));
+    Frame { kind: Kind::Hello, number: 0, payload }.write(&mut out);
+    writer.write_all(&out).await?;
+    let (hello, channel) = match judged {
+        Ok(judged) => judged,
+        Err(refused) => {
+            warn!(%refused, "a peer was refused");
+            return Ok(());
+        }
+    };
+    let (answers, outgoing) = mpsc::channel(ANSWERS_MAX);
+    let write = write_answers(writer, outgoing);
+    let read = async {
+        match channel {
+            Channel::Raft(_) => route(&mut reader, &context.router, answers).await,
+            Channel::Requests => handle(&mut reader, &context, hello.node, answers).await,
+        }
+    };
+    tokio::select! {
+        ended = write => ended,
+        ended = read => ended,
+    }
+}
+
+fn judge(greeting: &Frame, context: &Context) -> Result<(Hello, Channel), Refused> {
+    if greeting.kind != Kind::Hello {
+        return Err(Refused::Malformed);
+    }
+    let hello: Hello = codec::decode(&greeting.payload).map_err(|_| Refused::Malformed)?;
+    context.identity.check(&hello, context.policy.as_ref())?;
+    let channel = hello.channel().ok_or(Refused::Malformed)?;
+    Ok((hello, channel))
+}
+
+fn answer(number: u64, result: Result<Bytes, String>) -> Frame {
+    match result {
+        Ok(payload) => Frame { kind: Kind::Answer, number, payload },
+        Err(reason) => Frame { kind: Kind::Refusal, number, payload: Bytes::from(reason) },
+    }
+}
+
+/// Hands Raft messages over in the order they come; answers go back as they are ready.
+async fn route(
+    reader: &mut FrameReader<tokio::net::tcp::OwnedReadHalf>,
+    router: &Router,
+    answers: mpsc::Sender<Frame>,
+) -> io::Result<()> {
+    let mut under_way = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            frame = reader.next() => {
+                let Some(frame) = frame? else { return Ok(()) };
+                let mut handling: Handling = router.receive(&frame.payload);
+                match futures_util::poll!(&mut handling) {
+                    Poll::Ready(result) => send(&answers, answer(frame.number, result)).await?,
+                    Poll::Pending => under_way.push(async move {
+                        answer(frame.number, handling.await)
+                    }),
+                }
+            }
+            Some(answer) = under_way.next(), if !under_way.is_empty() => {
+                send(&answers, answer).await?;
+            }
+        }
+    }
+}
+
+/// Answers forwarded requests, each in a task of its own.
+async fn handle(
+    reader: &mut FrameReader<tokio::net::tcp::OwnedReadHalf>,
+    context: &Context,
+    from: NodeId,
+    answers: mpsc::Sender<Frame>,
+) -> io::Result<()> {
+    let room = Arc::new(tokio::sync::Semaphore::new(REQUESTS_MAX));
+    while let Some(frame) = reader.next().await? {
+        let Ok(permit) = room.clone().try_acquire_owned() else {
+            send(&answers, answer(frame.number, Err("too many requests".into()))).await?;
+            continue;
+        };
+        let handling = context.handler.handle(from, frame.payload);
+        let answers = answers.clone();
+        context.tasks.spawn("forwarded request", async move {
+            let result = handling.await;
+            // The connection is gone if nobody takes the answer; the caller learns that itself.
+            let _ = answers.send(answer(frame.number, result)).await;
+            drop(permit);
+        });
+    }
+    Ok(())
+}
+
+async fn send(answers: &mpsc::Sender<Frame>, frame: Frame) -> io::Result<()> {
+    answers.send(frame).await.map_err(|_| io::ErrorKind::ConnectionAborted.into())
+}
+
+async fn write_answers(
+    mut writer: OwnedWriteHalf,
+    mut outgoing: mpsc::Receiver<Frame>,
+) -> io::Result<()> {
+    let mut out = BytesMut::new();
+    while let Some(frame) = outgoing.recv().await {
+        frame.write(&mut out);
+        while out.len() < WRITE_BYTES_TARGET
+            && let Ok(frame) = outgoing.try_recv()
+        {
+            frame.write(&mut out);
+        }
+        writer.write_all(&out).await?;
+        out.clear();
+    }
+    Ok(())
+}

@@ -1,0 +1,114 @@
+//! Two nodes talk over loopback: order, refusals, deadlines, coming back.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use ephemeris_store::catalog::ClusterId;
+use ephemeris_raft::Router;
+use tokio::net::TcpListener;
+
+use super::*;
+
+struct Echo;
+
+impl RequestHandler for Echo {
+    fn handle(
+        &self,
+        from: NodeId,
+        request: Bytes,
+    ) -> Pin<Box<dyn Future<Output = Result<Bytes, String>> + Send>> {
+        Box::pin(async move {
+            match &request[..] {
+                b"refuse" => Err(format!("node {from} is refused")),
+                b"hang" => std::future::pending().await,
+                _ => Ok(request),
+            }
+        })
+    }
+}
+
+struct Knows(Option<u128>);
+
+impl PeerPolicy for Knows {
+    fn known_directory(&self, _: NodeId) -> Option<u128> {
+        self.0
+    }
+}
+
+const DEADLINE: Duration = Duration::from_secs(5);
+
+async fn server(tasks: &Tasks, cluster: u128, known: Option<u128>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let identity = LocalIdentity::new(NodeId(2), 2, Some(ClusterId(cluster)));
+    serve(tasks, listener, identity, Arc::new(Knows(known)), Router::new(), Arc::new(Echo));
+    address
+}
+
+fn client(tasks: &Tasks, address: String) -> PeerTransport {
+    let identity = LocalIdentity::new(NodeId(1), 1, Some(ClusterId(7)));
+    PeerTransport::new(tasks.clone(), identity, BTreeMap::from([(NodeId(2), address)]))
+}
+
+async fn call(client: &PeerTransport, message: &'static [u8]) -> Result<Bytes, TransportError> {
+    client.send(NodeId(2), Channel::Requests, Bytes::from_static(message), DEADLINE).await
+}
+
+#[tokio::test]
+async fn requests_are_answered_and_refused() {
+    let tasks = Tasks::new();
+    let client = client(&tasks, server(&tasks, 7, Some(1)).await);
+    assert_eq!(call(&client, b"hello").await.unwrap(), "hello");
+    let refused = call(&client, b"refuse").await.unwrap_err();
+    assert!(matches!(refused, TransportError::Refused { reason, .. } if reason.contains("node 1")));
+    tasks.stop().await;
+}
+
+#[tokio::test]
+async fn many_requests_share_a_connection() {
+    let tasks = Tasks::new();
+    let client = client(&tasks, server(&tasks, 7, None).await);
+    let calls = (0..1000_u32).map(|number| {
+        let message = Bytes::from(number.to_be_bytes().to_vec());
+        let call = client.send(NodeId(2), Channel::Requests, message.clone(), DEADLINE);
+        async move { assert_eq!(call.await.unwrap(), message) }
+    });
+    futures_util::future::join_all(calls).await;
+    tasks.stop().await;
+}
+
+#[tokio::test]
+async fn a_request_without_an_answer_ends_at_its_deadline() {
+    let tasks = Tasks::new();
+    let client = client(&tasks, server(&tasks, 7, None).await);
+    let deadline = Duration::from_millis(50);
+    let message = Bytes::from_static(b"hang");
+    let result = client.send(NodeId(2), Channel::Requests, message, deadline).await;
+    assert!(matches!(result, Err(TransportError::NoAnswer { .. })));
+    assert_eq!(call(&client, b"still alive").await.unwrap(), "still alive");
+    tasks.stop().await;
+}
+
+#[tokio::test]
+async fn another_cluster_is_refused() {
+    let tasks = Tasks::new();
+    let client = client(&tasks, server(&tasks, 8, None).await);
+    assert_eq!(call(&client, b"hello").await, Err(TransportError::Unreachable(NodeId(2))));
+    tasks.stop().await;
+}
+
+#[tokio::test]
+async fn unknown_and_dead_nodes_are_unreachable_and_come_back() {
+    let tasks = Tasks::new();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    drop(listener);
+    let client = client(&tasks, address.clone());
+    let nobody = client.send(NodeId(9), Channel::Requests, Bytes::new(), DEADLINE).await;
+    assert_eq!(nobody, Err(TransportError::Unreachable(NodeId(9))));
+    assert_eq!(call(&client, b"hello").await, Err(TransportError::Unreachable(NodeId(2))));
+    let other = server(&tasks, 7, None).await;
+    client.set_address(NodeId(2), &other);
+    assert_eq!(call(&client, b"hello").await.unwrap(), "hello");
+    tasks.stop().await;
+}

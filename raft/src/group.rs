@@ -1,0 +1,584 @@
+//! A replica of one group: propose, read, change members, hand over leadership, stop.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ephemeris_store::ids::{GroupId, ReplicaId};
+use ephemeris_store::machine::{LogId, Machine, Progress};
+use openraft::async_runtime::watch::WatchReceiver as _;
+use openraft::errors::{ClientWriteError, InitializeError, LinearizableReadError, RaftError};
+use openraft::raft::{
+    AppendEntriesRequest, AppendEntriesResponse, TransferLeaderError, TransferLeaderRequest,
+    VoteRequest,
+};
+use openraft::{ChangeMembers, Config, Raft, ReadPolicy, SnapshotPolicy};
+use thiserror::Error;
+use tracing::{debug, info};
+
+use crate::log_store::LogStore;
+use crate::network::Network;
+use crate::router::{Inbound, Router};
+use crate::snapshot::{Offers, SnapshotStore};
+use crate::state_machine::{
+    Durable, RaftSnapshot, SnapshotData, StateMachine, command, snapshot_meta,
+};
+use crate::storage::Storage;
+use crate::transport::Transport;
+use crate::types::{
+    LogEntry, TypeConfig, Vote, from_raft_id, from_raft_vote, to_raft_entry, to_raft_id,
+    to_raft_vote,
+};
+use crate::wire::{AppendResult, Request, Response, TransferRefused};
+
+/// How fast a group notices that its leader is gone, and how much it keeps.
+#[derive(Clone, Debug)]
+pub struct GroupOptions {
+    /// A leader shows that it lives this often.
+    pub heartbeat: Duration,
+    /// A follower stands for election after this long without a sign, at the earliest …
+    pub election_min: Duration,
+    /// … and at the latest.
+    pub election_max: Duration,
+    /// Entries kept behind the last flushed one, for followers that were away shortly.
+    pub log_entries_kept: u64,
+}
+
+impl Default for GroupOptions {
+    fn default() -> Self {
+        Self {
+            heartbeat: Duration::from_millis(250),
+            election_min: Duration::from_millis(750),
+            election_max: Duration::from_millis(1000),
+            log_entries_kept: 2000,
+        }
+    }
+}
+
+impl GroupOptions {
+    fn config(&self, group: GroupId) -> Config {
+        let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        Config {
+            cluster_name: format!("group {group}"),
+            heartbeat_interval: millis(self.heartbeat),
+            heartbeat_min_interval: Some(millis(self.heartbeat) / 2),
+            election_timeout_min: millis(self.election_min),
+            election_timeout_max: millis(self.election_max),
+            enable_pre_vote: Some(true),
+            // A leader that cannot reach a majority steps aside even if one follower still hears it.
+            quorum_loss_probe_interval: Some(millis(self.election_max) * 2),
+            // A restarted leader asks for votes like everybody else.
+            enable_leader_restore: Some(false),
+            max_payload_entries: 1024,
+            // Snapshots are marks, set by `mark_durable` and by nothing else.
+            snapshot_policy: SnapshotPolicy::Never,
+            max_in_snapshot_log_to_keep: self.log_entries_kept,
+            // A follower gets entries as long as the leader has them.
+            replication_lag_threshold: u64::MAX / 2,
+            install_snapshot_timeout: 600_000,
+            ..Config::default()
+        }
+    }
+}
+
+/// Why a group could not be started or formed.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// Its storage is not usable.
+    #[error("group {group}: {detail}")]
+    Storage {
+        /// The group.
+        group: GroupId,
+        /// Why.
+        detail: String,
+    },
+}
+
+/// Why a command has no outcome.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum ProposeError {
+    /// This replica does not lead; nothing was executed.
+    #[error("this replica does not lead")]
+    NotLeader {
+        /// Who does, as far as is known.
+        leader: Option<ReplicaId>,
+    },
+    /// The command may be executed, or not.
+    #[error("the outcome is unknown: {0}")]
+    Unknown(String),
+}
+
+/// Why a read cannot be served here.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum ReadError {
+    /// This replica does not lead, or cannot prove that it does.
+    #[error("this replica does not lead")]
+    NotLeader {
+        /// Who does, as far as is known.
+        leader: Option<ReplicaId>,
+    },
+    /// The replica has stopped.
+    #[error("the replica has stopped: {0}")]
+    Stopped(String),
+}
+
+/// Why members could not be changed.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("members could not be changed: {0}")]
+pub struct ChangeError(String);
+
+/// Who leads a group, as one replica sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leadership {
+    /// The term.
+    pub term: u64,
+    /// The leader of that term, if it is known.
+    pub leader: Option<ReplicaId>,
+    /// True if it is this replica.
+    pub is_me: bool,
+}
+
+/// What a replica knows of its group.
+#[derive(Clone, Debug)]
+pub struct GroupStatus {
+    /// This replica.
+    pub replica: ReplicaId,
+    /// Who leads.
+    pub leadership: Leadership,
+    /// The last entry in the log.
+    pub last: Option<u64>,
+    /// The last entry known to be committed.
+    pub committed: Option<u64>,
+    /// The last entry applied.
+    pub applied: Option<u64>,
+    /// The last entry purged.
+    pub purged: Option<u64>,
+    /// Replicas that vote.
+    pub voters: BTreeSet<ReplicaId>,
+    /// Replicas that only follow.
+    pub learners: BTreeSet<ReplicaId>,
+    /// On the leader: how far each replica's log reaches.
+    pub matching: BTreeMap<ReplicaId, Option<u64>>,
+    /// Why the replica has stopped, if it has.
+    pub stopped: Option<String>,
+}
+
+/// A handle to a running replica. Clones share it.
+pub struct Group<M: Machine> {
+    raft: Raft<TypeConfig, StateMachine<M>>,
+    machine: Arc<M>,
+    group: GroupId,
+    replica: ReplicaId,
+    storage: Storage,
+    router: Router,
+    snapshots: SnapshotStore,
+    durable: Durable,
+    offers: Offers,
+}
+
+impl<M: Machine> Clone for Group<M> {
+    fn clone(&self) -> Self {
+        Self {
+            raft: self.raft.clone(),
+            machine: self.machine.clone(),
+            group: self.group,
+            replica: self.replica,
+            storage: self.storage.clone(),
+            router: self.router.clone(),
+            snapshots: self.snapshots.clone(),
+            durable: self.durable.clone(),
+            offers: self.offers.clone(),
+        }
+    }
+}
+
+impl<M: Machine> Group<M> {
+    /// Starts a replica over what storage holds of it.
+    pub async fn start(
+        group: GroupId,
+        replica: ReplicaId,
+        machine: M,
+        storage: Storage,
+        transport: Arc<dyn Transport>,
+        router: Router,
+        options: &GroupOptions,
+    ) -> Result<Self, StartError> {
+        let failed = |detail: String| StartError::Storage { group, detail };
+        let machine = Arc::new(machine);
+        let snapshots = SnapshotStore::new(storage.snapshots.clone(), group);
+        let resume = {
+            let (snapshots, engine, machine) =
+                (snapshots.clone(), storage.engine.clone(), machine.clone());
+            move || snapshots.resume(&engine, &*machine)
+        };
+        storage.executor.run(resume).await.map_err(|error| failed(error.to_string()))?;
+        let (durable, offers) = (Durable::default(), Offers::default());
+        let state_machine =
+            StateMachine::new(machine.clone(), storage.clone(), snapshots.clone(), durable.clone());
+        let network = Network {
+            transport,
+            group,
+            me: replica,
+            machine: machine.clone(),
+            executor: storage.executor,
+            offers: offers.clone(),
+        };
+        let config = options.config(group).validate().map_err(|error| failed(error.to_string()))?;
+        let log = LogStore::new(storage.wal.clone(), group);
+        let raft = Raft::build(replica, Arc::new(config), network, log, state_machine)
+            .await
+            .map_err(|error| failed(error.to_string()))?;
+        let handle =
+            Self { raft, machine, group, replica, storage, router, snapshots, durable, offers };
+        handle.router.add(group, Arc::new(handle.clone()));
+        handle.raft.run();
+        debug!(%group, %replica, "replica started");
+        Ok(handle)
+    }
+
+    /// Forms the group of these members; does nothing if it has been formed already. Safe to call
+    /// on every member, with the same members.
+    pub async fn form(&self, members: &[ReplicaId]) -> Result<(), StartError> {
+        let members: BTreeMap<ReplicaId, ()> =
+            members.iter().map(|replica| (*replica, ())).collect();
+        match self.raft.initialize(members).await {
+            Ok(()) => {
+                info!(group = %self.group, "group formed");
+                Ok(())
+            }
+            Err(RaftError::APIError(InitializeError::NotAllowed(_))) => Ok(()),
+            Err(error) => {
+                let (group, detail) = (self.group, error.to_string());
+                Err(StartError::Storage { group, detail })
+            }
+        }
+    }
+
+    /// True once the group was formed, here or elsewhere.
+    pub async fn is_formed(&self) -> bool {
+        self.raft.is_initialized().await.unwrap_or(false)
+    }
+
+    /// The group's number.
+    pub fn group(&self) -> GroupId {
+        self.group
+    }
+
+    /// This replica.
+    pub fn replica(&self) -> ReplicaId {
+        self.replica
+    }
+
+    /// The state machine, to read from.
+    pub fn machine(&self) -> &Arc<M> {
+        &self.machine
+    }
+
+    /// Proposes an encoded command and waits until it is applied here.
+    ///
+    /// Dropping the future does not take the command back.
+    pub async fn propose(&self, encoded: Vec<u8>) -> Result<M::Outcome, ProposeError> {
+        match self.raft.client_write(command(encoded)).await {
+            Ok(response) => {
+                let outcome = response.data.0.expect("commands have outcomes");
+                let outcome = outcome.downcast::<M::Outcome>();
+                Ok(*outcome.expect("the machine answers with its own outcome"))
+            }
+            Err(RaftError::APIError(ClientWriteError::ForwardToLeader(forward))) => {
+                Err(ProposeError::NotLeader { leader: forward.leader_id })
+            }
+            Err(error) => Err(ProposeError::Unknown(error.to_string())),
+        }
+    }
+
+    /// Returns when everything that was committed before the call is applied here, and this replica
+    /// was still the leader after the call. Then the machine may be read.
+    pub async fn read_barrier(&self) -> Result<(), ReadError> {
+        match self.raft.ensure_linearizable(ReadPolicy::ReadIndex).await {
+            Ok(_) => Ok(()),
+            Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(forward))) => {
+                Err(ReadError::NotLeader { leader: forward.leader_id })
+            }
+            Err(RaftError::APIError(LinearizableReadError::QuorumNotEnough(_))) => {
+                Err(ReadError::NotLeader { leader: None })
+            }
+            Err(RaftError::Fatal(fatal)) => Err(ReadError::Stopped(fatal.to_string())),
+        }
+    }
+
+    /// Who leads, as far as this replica knows.
+    pub fn leadership(&self) -> Leadership {
+        let metrics = self.raft.server_metrics().borrow_watched().clone();
+        leadership(self.replica, &metrics)
+    }
+
+    /// Follows changes of leadership.
+    pub fn watch_leadership(&self) -> LeadershipWatch {
+        LeadershipWatch { replica: self.replica, metrics: self.raft.server_metrics(), seen: None }
+    }
+
+    /// Writes an empty entry; when it is applied, this leader has applied all of its predecessors'.
+    pub async fn settle(&self) -> Result<(), ProposeError> {
+        match self.raft.write_blank().await {
+            Ok(_) => Ok(()),
+            Err(RaftError::APIError(ClientWriteError::ForwardToLeader(forward))) => {
+                Err(ProposeError::NotLeader { leader: forward.leader_id })
+            }
+            Err(error) => Err(ProposeError::Unknown(error.to_string())),
+        }
+    }
+
+    /// Stands for election at once.
+    pub async fn stand_for_election(&self) {
+        // An error means that the replica has stopped, which its status tells.
+        let _ = self.raft.trigger().elect(true).await;
+    }
+
+    /// What this replica knows of the group.
+    pub fn status(&self) -> GroupStatus {
+        let metrics = self.raft.metrics().borrow_watched().clone();
+        let server = self.raft.server_metrics().borrow_watched().clone();
+        let membership = metrics.membership_config.membership();
+        let index = |id: Option<crate::types::RaftLogId>| id.map(|id| id.index());
+        let matching = metrics.replication.map(|replication| {
+            replication.into_iter().map(|(replica, matched)| (replica, index(matched))).collect()
+        });
+        GroupStatus {
+            replica: self.replica,
+            leadership: leadership(self.replica, &server),
+            last: metrics.last_log_index,
+            committed: index(metrics.local_committed),
+            applied: index(metrics.last_applied),
+            purged: index(metrics.purged),
+            voters: membership.voter_ids().collect(),
+            learners: membership.learner_ids().collect(),
+            matching: matching.unwrap_or_default(),
+            stopped: metrics.running_state.err().map(|fatal| fatal.to_string()),
+        }
+    }
+
+    /// Adds a replica that follows without voting; returns when it has caught up.
+    pub async fn add_learner(&self, replica: ReplicaId) -> Result<(), ChangeError> {
+        let added = self.raft.add_learner(replica, (), true).await;
+        added.map(|_| ()).map_err(|error| ChangeError(error.to_string()))
+    }
+
+    /// Makes exactly these replicas the voters; all of them must be members already. Others that
+    /// voted are removed.
+    pub async fn change_voters(&self, voters: BTreeSet<ReplicaId>) -> Result<(), ChangeError> {
+        let change = ChangeMembers::ReplaceAllVoters(voters);
+        let changed = self.raft.change_membership(change, false).await;
+        changed.map(|_| ()).map_err(|error| ChangeError(error.to_string()))
+    }
+
+    /// Removes replicas that only follow.
+    pub async fn remove_learners(&self, replicas: BTreeSet<ReplicaId>) -> Result<(), ChangeError> {
+        let change = ChangeMembers::RemoveNodes(replicas);
+        let changed = self.raft.change_membership(change, false).await;
+        changed.map(|_| ()).map_err(|error| ChangeError(error.to_string()))
+    }
+
+    /// Asks another voter to take over; watch leadership to see whether it does.
+    pub async fn transfer_leadership(&self, to: ReplicaId) {
+        info!(group = %self.group, %to, "handing leadership over");
+        // An error means that the replica has stopped, which its status tells.
+        let _ = self.raft.trigger().transfer_leader(to).await;
+    }
+
+    /// How far the machine has come, to be passed to `mark_durable` after the next flush.
+    pub fn progress(&self) -> Progress {
+        self.machine.progress()
+    }
+
+    /// Notes that the engine was flushed after this progress was read; the log may be purged up to
+    /// there, and no further.
+    pub async fn mark_durable(&self, progress: Progress) {
+        self.offers.prune();
+        self.durable.set(progress);
+        // An error means that the replica has stopped, which its status tells.
+        let _ = self.raft.trigger().snapshot().await;
+    }
+
+    /// Stops the replica; its storage stays.
+    pub async fn stop(&self) {
+        self.router.remove(self.group);
+        if let Err(error) = self.raft.shutdown().await {
+            debug!(group = %self.group, %error, "the replica had stopped by itself");
+        }
+    }
+
+    /// Stops the replica and removes everything storage holds of it.
+    pub async fn remove(&self) -> io::Result<()> {
+        self.stop().await;
+        self.storage.wal.drop_group(self.group)?;
+        let (engine, snapshots) = (self.storage.engine.clone(), self.snapshots.clone());
+        let (group, ranges) = (self.group, self.machine.ranges());
+        let remove = move || {
+            let dropped = ephemeris_store::machine::drop_rows(&engine, group, ranges);
+            dropped.map_err(|fault| crate::state_machine::storage_error(&fault))?;
+            snapshots.clear()
+        };
+        self.storage.executor.run(remove).await
+    }
+}
+
+type ServerMetrics = openraft::metrics::RaftServerMetrics<TypeConfig>;
+
+fn leadership(replica: ReplicaId, metrics: &ServerMetrics) -> Leadership {
+    let leads = metrics.state == openraft::ServerState::Leader;
+    let leader = if leads { Some(replica) } else { metrics.current_leader };
+    Leadership {
+        term: metrics.vote.leader_id().term,
+        leader: leader.filter(|leader| leads || *leader != replica),
+        is_me: leads,
+    }
+}
+
+/// Follows changes of a group's leadership.
+pub struct LeadershipWatch {
+    replica: ReplicaId,
+    metrics: openraft::alias::WatchReceiverOf<TypeConfig, ServerMetrics>,
+    seen: Option<Leadership>,
+}
+
+impl LeadershipWatch {
+    /// The next leadership that differs from the last one returned; none once the replica has
+    /// stopped.
+    pub async fn changed(&mut self) -> Option<Leadership> {
+        loop {
+            let metrics = self.metrics.borrow_and_update().clone();
+            let now = leadership(self.replica, &metrics);
+            if self.seen != Some(now) {
+                self.seen = Some(now);
+                return Some(now);
+            }
+            self.metrics.changed().await.ok()?;
+        }
+    }
+}
+
+impl<M: Machine> Inbound for Group<M> {
+    fn replica(&self) -> ReplicaId {
+        self.replica
+    }
+
+    fn handle(
+        &self,
+        _from: ReplicaId,
+        request: Request,
+    ) -> Pin<Box<dyn Future<Output = Response> + Send>> {
+        let group = self.clone();
+        Box::pin(async move {
+            match group.answer(request).await {
+                Ok(response) => response,
+                Err(reason) => Response::Failed(reason),
+            }
+        })
+    }
+}
+
+impl<M: Machine> Group<M> {
+    async fn answer(&self, request: Request) -> Result<Response, String> {
+        match request {
+            Request::Append { vote, previous, entries, committed } => {
+                self.answer_append(vote, previous, entries, committed).await
+            }
+            Request::Vote { vote, last, transfer } => {
+                let mut request = vote_request(vote, last);
+                request.leadership_transfer = transfer;
+                let response = self.raft.vote(request).await.map_err(text)?;
+                Ok(vote_response(&response))
+            }
+            Request::PreVote { vote, last } => {
+                let response = self.raft.pre_vote(vote_request(vote, last)).await.map_err(text)?;
+                Ok(vote_response(&response))
+            }
+            Request::TransferLeader { from, to, last } => {
+                let last = last.map(to_raft_id);
+                let request = TransferLeaderRequest::new(to_raft_vote(from), to, last);
+                let answer = self.raft.handle_transfer_leader(request).await.map_err(text)?;
+                Ok(Response::TransferLeader(answer.map_err(transfer_refused)))
+            }
+            Request::SnapshotBegin { progress } => {
+                let snapshots = self.snapshots.clone();
+                let begin = move || snapshots.begin(progress.applied);
+                let next = self.storage.executor.run(begin).await.map_err(text)?;
+                Ok(Response::SnapshotNext(next))
+            }
+            Request::SnapshotChunk { position, number, bytes } => {
+                let snapshots = self.snapshots.clone();
+                let stage = move || snapshots.stage(position, number, &bytes);
+                let next = self.storage.executor.run(stage).await.map_err(text)?;
+                Ok(Response::SnapshotNext(next))
+            }
+            Request::SnapshotInstall { vote, progress } => {
+                let name = self.snapshots.staged(progress.applied);
+                let name = name.ok_or("the snapshot was not received completely")?;
+                let meta = snapshot_meta(&progress).map_err(text)?;
+                let snapshot = RaftSnapshot { meta, snapshot: SnapshotData::Staged(name) };
+                let installed = self.raft.install_full_snapshot(to_raft_vote(vote), snapshot);
+                let response = installed.await.map_err(text)?;
+                Ok(Response::SnapshotInstalled { vote: from_raft_vote(&response.vote) })
+            }
+        }
+    }
+
+    async fn answer_append(
+        &self,
+        vote: Vote,
+        previous: Option<LogId>,
+        entries: Vec<LogEntry>,
+        committed: Option<LogId>,
+    ) -> Result<Response, String> {
+        let entries = entries.into_iter().map(to_raft_entry).collect::<Result<_, _>>();
+        let request = AppendEntriesRequest {
+            vote: to_raft_vote(vote),
+            prev_log_id: previous.map(to_raft_id),
+            entries: entries.map_err(text)?,
+            leader_commit: committed.map(to_raft_id),
+        };
+        let response = self.raft.append_entries(request).await.map_err(text)?;
+        Ok(Response::Append(match response {
+            AppendEntriesResponse::Success => AppendResult::Success,
+            AppendEntriesResponse::PartialSuccess(last) => {
+                AppendResult::PartialSuccess(last.map(from_raft_id))
+            }
+            AppendEntriesResponse::Conflict => AppendResult::Conflict,
+            AppendEntriesResponse::HigherVote(vote) => {
+                AppendResult::HigherVote(from_raft_vote(&vote))
+            }
+        }))
+    }
+}
+
+fn text(error: impl ToString) -> String {
+    error.to_string()
+}
+
+fn vote_request(vote: Vote, last: Option<LogId>) -> VoteRequest<TypeConfig> {
+    VoteRequest::new(to_raft_vote(vote), last.map(to_raft_id))
+}
+
+fn vote_response(response: &openraft::raft::VoteResponse<TypeConfig>) -> Response {
+    Response::Vote {
+        vote: from_raft_vote(&response.vote),
+        granted: response.vote_granted,
+        last: response.last_log_id.map(from_raft_id),
+    }
+}
+
+fn transfer_refused(error: TransferLeaderError<TypeConfig>) -> TransferRefused {
+    match error {
+        TransferLeaderError::VoteChanged { expected, actual } => TransferRefused::VoteChanged {
+            expected: from_raft_vote(&expected),
+            actual: from_raft_vote(&actual),
+        },
+        TransferLeaderError::LogNotFlushed { expected, actual } => TransferRefused::LogNotFlushed {
+            expected: expected.map(from_raft_id),
+            actual: actual.map(from_raft_id),
+        },
+    }
+}

@@ -1,0 +1,126 @@
+//! One group's part of the write-ahead log, as openraft wants to see it.
+
+use std::fmt::Debug;
+use std::io;
+use std::ops::{Bound, RangeBounds};
+
+use ephemeris_store::ids::GroupId;
+use openraft::OptionalSend;
+use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
+use tokio::sync::oneshot;
+
+use crate::types::{
+    RaftEntry, RaftLogId, RaftVote, TypeConfig, from_raft_entry, from_raft_id, from_raft_vote,
+    to_raft_entry, to_raft_id, to_raft_vote,
+};
+use crate::wal::Wal;
+
+/// About how many bytes of entries go into one append request.
+const APPEND_BYTES_TARGET: usize = 1 << 20;
+
+/// A group's log. Clones share it.
+#[derive(Clone)]
+pub(crate) struct LogStore {
+    wal: Wal,
+    group: GroupId,
+}
+
+impl LogStore {
+    pub(crate) fn new(wal: Wal, group: GroupId) -> Self {
+        Self { wal, group }
+    }
+
+    fn read(&self, start: u64, end: u64, bytes_max: usize) -> io::Result<Vec<RaftEntry>> {
+        let entries = self.wal.read(self.group, start, end, bytes_max)?;
+        entries.into_iter().map(|entry| to_raft_entry(entry).map_err(io::Error::other)).collect()
+    }
+}
+
+impl RaftLogReader<TypeConfig> for LogStore {
+    async fn try_get_log_entries<RB: RangeBounds<u64> + Clone + Debug + OptionalSend>(
+        &mut self,
+        range: RB,
+    ) -> Result<Vec<RaftEntry>, io::Error> {
+        let start = match range.start_bound() {
+            Bound::Included(start) => *start,
+            Bound::Excluded(before) => before + 1,
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(last) => last + 1,
+            Bound::Excluded(end) => *end,
+            Bound::Unbounded => u64::MAX,
+        };
+        self.read(start, end, usize::MAX)
+    }
+
+    async fn limited_get_log_entries(
+        &mut self,
+        start: u64,
+        end: u64,
+    ) -> Result<Vec<RaftEntry>, io::Error> {
+        self.read(start, end, APPEND_BYTES_TARGET)
+    }
+
+    async fn read_vote(&mut self) -> Result<Option<RaftVote>, io::Error> {
+        Ok(self.wal.vote(self.group).map(to_raft_vote))
+    }
+}
+
+impl RaftLogStorage<TypeConfig> for LogStore {
+    type LogReader = Self;
+
+    async fn get_log_state(&mut self) -> Result<LogState<TypeConfig>, io::Error> {
+        let bounds = self.wal.bounds(self.group);
+        Ok(LogState {
+            last_purged_log_id: bounds.purged.map(to_raft_id),
+            last_log_id: bounds.last.map(to_raft_id),
+        })
+    }
+
+    async fn get_log_reader(&mut self) -> Self {
+        self.clone()
+    }
+
+    async fn save_vote(&mut self, vote: &RaftVote) -> Result<(), io::Error> {
+        let (sender, receiver) = oneshot::channel();
+        let done = Box::new(move |result| {
+            // The receiver is gone only if the group is shutting down.
+            let _ = sender.send(result);
+        });
+        self.wal.save_vote(self.group, from_raft_vote(vote), done)?;
+        receiver.await.map_err(|_| io::Error::other("the log's writer has stopped"))?
+    }
+
+    async fn save_committed(&mut self, committed: Option<RaftLogId>) -> Result<(), io::Error> {
+        match committed {
+            Some(committed) => self.wal.save_committed(self.group, from_raft_id(committed)),
+            None => Ok(()),
+        }
+    }
+
+    async fn read_committed(&mut self) -> Result<Option<RaftLogId>, io::Error> {
+        Ok(self.wal.committed(self.group).map(to_raft_id))
+    }
+
+    async fn append<I>(
+        &mut self,
+        entries: I,
+        callback: IOFlushed<TypeConfig>,
+    ) -> Result<(), io::Error>
+    where
+        I: IntoIterator<Item = RaftEntry> + OptionalSend,
+        I::IntoIter: OptionalSend,
+    {
+        let entries = entries.into_iter().map(from_raft_entry).collect();
+        self.wal.append(self.group, entries, Box::new(|result| callback.io_completed(result)))
+    }
+
+    async fn truncate_after(&mut self, last: Option<RaftLogId>) -> Result<(), io::Error> {
+        self.wal.truncate(self.group, last.map(from_raft_id))
+    }
+
+    async fn purge(&mut self, upto: RaftLogId) -> Result<(), io::Error> {
+        self.wal.purge(self.group, from_raft_id(upto))
+    }
+}

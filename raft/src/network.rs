@@ -1,0 +1,375 @@
+//! The way from a leader to one follower, as openraft wants to see it.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use ephemeris_store::ids::{GroupId, ReplicaId};
+use ephemeris_store::machine::Machine;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{self, BoxStream};
+use futures_util::{FutureExt as _, Stream, StreamExt as _};
+use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
+use openraft::network::RPCOption;
+use openraft::network::v2::RaftNetworkV2;
+use openraft::raft::{
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult,
+    TransferLeaderError, TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
+};
+use openraft::{OptionalSend, RaftNetworkFactory};
+
+use crate::snapshot::{Offer, Offers};
+use crate::state_machine::{RaftSnapshot, SnapshotData};
+use crate::storage::Executor;
+use crate::transport::{Lane, Transport, TransportError};
+use crate::types::{
+    RaftVote, TypeConfig, from_raft_entry, from_raft_id, from_raft_vote, to_raft_id, to_raft_vote,
+};
+use crate::wire::{AppendResult, Envelope, Request, Response, TransferRefused};
+
+/// Append requests under way to one follower.
+const PIPELINE_DEPTH: usize = 32;
+/// How long a follower may take for one snapshot chunk.
+const CHUNK_DEADLINE: Duration = Duration::from_secs(10);
+/// How long a follower may take to install a complete snapshot.
+const INSTALL_DEADLINE: Duration = Duration::from_secs(600);
+/// Least time for an append: a follower's disk may be slower than a heartbeat.
+const APPEND_DEADLINE_MIN: Duration = Duration::from_secs(2);
+
+/// Makes the connections of one replica.
+pub(crate) struct Network<M> {
+    pub(crate) transport: Arc<dyn Transport>,
+    pub(crate) group: GroupId,
+    pub(crate) me: ReplicaId,
+    pub(crate) machine: Arc<M>,
+    pub(crate) executor: Executor,
+    pub(crate) offers: Offers,
+}
+
+/// The way to one replica.
+pub(crate) struct Peer<M> {
+    transport: Arc<dyn Transport>,
+    group: GroupId,
+    me: ReplicaId,
+    target: ReplicaId,
+    lane: Lane,
+    machine: Arc<M>,
+    executor: Executor,
+    offers: Offers,
+}
+
+impl<M: Machine> Network<M> {
+    fn peer(&self, target: ReplicaId, lane: Lane) -> Peer<M> {
+        Peer {
+            transport: self.transport.clone(),
+            group: self.group,
+            me: self.me,
+            target,
+            lane,
+            machine: self.machine.clone(),
+            executor: self.executor,
+            offers: self.offers.clone(),
+        }
+    }
+}
+
+impl<M: Machine> RaftNetworkFactory<TypeConfig> for Network<M> {
+    type Network = Peer<M>;
+
+    async fn new_client(&mut self, target: ReplicaId, (): &()) -> Peer<M> {
+        self.peer(target, Lane::Append)
+    }
+
+    async fn new_heartbeat_client(&mut self, target: ReplicaId, (): &()) -> Peer<M> {
+        self.peer(target, Lane::Control)
+    }
+
+    async fn new_snapshot_client(&mut self, target: ReplicaId, (): &()) -> Peer<M> {
+        self.peer(target, Lane::Snapshot)
+    }
+}
+
+/// Why a call came to nothing.
+enum CallError {
+    Transport(TransportError),
+    Protocol(String),
+}
+
+impl From<CallError> for RPCError<TypeConfig> {
+    fn from(error: CallError) -> Self {
+        match error {
+            // Back off: the node is down, or does not know the group yet.
+            CallError::Transport(
+                error @ (TransportError::Unreachable(_) | TransportError::Refused { .. }),
+            ) => RPCError::Unreachable(Unreachable::new(&error)),
+            CallError::Transport(error @ TransportError::NoAnswer { .. }) => {
+                RPCError::Network(NetworkError::new(&error))
+            }
+            CallError::Protocol(detail) => RPCError::Network(NetworkError::from_string(detail)),
+        }
+    }
+}
+
+impl From<CallError> for StreamingError<TypeConfig> {
+    fn from(error: CallError) -> Self {
+        match RPCError::from(error) {
+            RPCError::Unreachable(error) => StreamingError::Unreachable(error),
+            RPCError::Network(error) => StreamingError::Network(error),
+            RPCError::Timeout(error) => StreamingError::Timeout(error),
+            RPCError::RemoteError(error) => {
+                StreamingError::Network(NetworkError::from_string(error))
+            }
+        }
+    }
+}
+
+fn unexpected(response: &Response) -> CallError {
+    match response {
+        Response::Failed(reason) => CallError::Protocol(reason.clone()),
+        other => CallError::Protocol(format!("an answer to another question: {other:?}")),
+    }
+}
+
+impl<M: Machine> Peer<M> {
+    /// Sends a request now; the future waits for the answer.
+    fn call(
+        &self,
+        request: Request,
+        deadline: Duration,
+    ) -> impl Future<Output = Result<Response, CallError>> + Send + use<M> {
+        let envelope = Envelope { group: self.group, from: self.me, to: self.target, request };
+        let node = self.target.node;
+        let answering = self.transport.call(node, self.lane, envelope.encode(), deadline);
+        async move {
+            let bytes: Bytes = answering.await.map_err(CallError::Transport)?;
+            Response::decode(&bytes).map_err(|error| CallError::Protocol(error.to_string()))
+        }
+    }
+
+    fn append(
+        &self,
+        request: AppendEntriesRequest<TypeConfig>,
+        deadline: Duration,
+    ) -> impl Future<Output = Result<StreamAppendResult<TypeConfig>, CallError>> + Send + use<M>
+    {
+        let previous = request.prev_log_id;
+        let last = request.entries.last().map(|entry| entry.log_id).or(previous);
+        let request = Request::Append {
+            vote: from_raft_vote(&request.vote),
+            previous: previous.map(from_raft_id),
+            entries: request.entries.into_iter().map(from_raft_entry).collect(),
+            committed: request.leader_commit.map(from_raft_id),
+        };
+        let call = self.call(request, deadline);
+        async move {
+            match call.await? {
+                Response::Append(result) => {
+                    Ok(append_response(result).into_stream_result(previous, last))
+                }
+                other => Err(unexpected(&other)),
+            }
+        }
+    }
+
+    async fn ask_vote(
+        &self,
+        request: Request,
+        deadline: Duration,
+    ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
+        match self.call(request, deadline).await? {
+            Response::Vote { vote, granted, last } => {
+                Ok(VoteResponse::new(to_raft_vote(vote), last.map(to_raft_id), granted))
+            }
+            other => Err(unexpected(&other).into()),
+        }
+    }
+
+    /// Sends every chunk the receiver lacks, then has it install them.
+    async fn send_snapshot(
+        &self,
+        vote: RaftVote,
+        offer: &mut Option<Offer>,
+    ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
+        let current = offer.as_mut().expect("an offer was just made");
+        let progress = current.progress.clone();
+        let position = progress.applied;
+        let begin = Request::SnapshotBegin { progress: progress.clone() };
+        let mut next = self.next_chunk(begin).await?;
+        if !current.reaches(next) {
+            *offer = Some(self.new_offer().await);
+            return Err(CallError::Protocol("the snapshot must be sent again".into()).into());
+        }
+        loop {
+            let made = self.make_chunk(offer.take(), next).await;
+            let (kept, bytes) =
+                made.map_err(|fault| StreamingError::from(CallError::Protocol(fault.to_string())))?;
+            *offer = Some(kept);
+            let Some(bytes) = bytes else { break };
+            let chunk = Request::SnapshotChunk { position, number: next, bytes };
+            next = self.next_chunk(chunk).await?;
+        }
+        let install = Request::SnapshotInstall { vote: from_raft_vote(&vote), progress };
+        match self.call(install, INSTALL_DEADLINE).await? {
+            Response::SnapshotInstalled { vote } => Ok(SnapshotResponse::new(to_raft_vote(vote))),
+            other => Err(unexpected(&other).into()),
+        }
+    }
+
+    async fn next_chunk(&self, request: Request) -> Result<u32, CallError> {
+        match self.call(request, CHUNK_DEADLINE).await? {
+            Response::SnapshotNext(next) => Ok(next),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn new_offer(&self) -> Offer {
+        let (machine, group) = (self.machine.clone(), self.group);
+        self.executor.run(move || Offer::new(&*machine, group)).await
+    }
+
+    /// Reads the rows of a chunk on a blocking thread, and gives the offer back.
+    async fn make_chunk(
+        &self,
+        offer: Option<Offer>,
+        number: u32,
+    ) -> Result<(Offer, Option<Bytes>), ephemeris_store::engine::Fault> {
+        let mut offer = offer.expect("the offer is handed back and forth");
+        let make = move || {
+            let bytes = offer.chunk(number)?;
+            Ok((offer, bytes))
+        };
+        self.executor.run(make).await
+    }
+}
+
+fn append_response(result: AppendResult) -> AppendEntriesResponse<TypeConfig> {
+    match result {
+        AppendResult::Success => AppendEntriesResponse::Success,
+        AppendResult::PartialSuccess(last) => {
+            AppendEntriesResponse::PartialSuccess(last.map(to_raft_id))
+        }
+        AppendResult::Conflict => AppendEntriesResponse::Conflict,
+        AppendResult::HigherVote(vote) => AppendEntriesResponse::HigherVote(to_raft_vote(vote)),
+    }
+}
+
+type AppendItem = Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>;
+
+impl<M: Machine> RaftNetworkV2<TypeConfig> for Peer<M> {
+    type SnapshotData = SnapshotData;
+
+    async fn append_entries(
+        &mut self,
+        request: AppendEntriesRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<AppendEntriesResponse<TypeConfig>, RPCError<TypeConfig>> {
+        let deadline = option.soft_ttl().max(APPEND_DEADLINE_MIN);
+        Ok(self.append(request, deadline).await?.into())
+    }
+
+    fn stream_append<'s, S>(
+        &'s mut self,
+        input: S,
+        option: RPCOption,
+    ) -> BoxFuture<'s, Result<BoxStream<'s, AppendItem>, RPCError<TypeConfig>>>
+    where
+        S: Stream<Item = AppendEntriesRequest<TypeConfig>> + OptionalSend + Unpin + 'static,
+    {
+        let deadline = match self.lane {
+            Lane::Append => option.soft_ttl().max(APPEND_DEADLINE_MIN),
+            Lane::Control | Lane::Snapshot => option.soft_ttl(),
+        };
+        // Requests leave in order because `append` sends when it is called; answers are awaited in
+        // the same order. After the first that is no plain success the stream ends.
+        let answers = input.map(move |request| self.append(request, deadline));
+        let answers = answers.buffered(PIPELINE_DEPTH).boxed();
+        let stream = stream::unfold(Some(answers), |answers| async move {
+            let mut answers = answers?;
+            match answers.next().await? {
+                Ok(Ok(matching)) => Some((Ok(Ok(matching)), Some(answers))),
+                Ok(Err(refused)) => Some((Ok(Err(refused)), None)),
+                Err(error) => Some((Err(error.into()), None)),
+            }
+        });
+        std::future::ready(Ok(stream.boxed())).boxed()
+    }
+
+    async fn vote(
+        &mut self,
+        request: VoteRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
+        let message = Request::Vote {
+            vote: from_raft_vote(&request.vote),
+            last: request.last_log_id.map(from_raft_id),
+            transfer: request.leadership_transfer,
+        };
+        self.ask_vote(message, option.soft_ttl()).await
+    }
+
+    async fn pre_vote(
+        &mut self,
+        request: VoteRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
+        let message = Request::PreVote {
+            vote: from_raft_vote(&request.vote),
+            last: request.last_log_id.map(from_raft_id),
+        };
+        self.ask_vote(message, option.soft_ttl()).await
+    }
+
+    async fn full_snapshot(
+        &mut self,
+        vote: RaftVote,
+        _mark: RaftSnapshot,
+        cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
+        _option: RPCOption,
+    ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
+        let receiver = self.target.as_u64();
+        let mut offer = match self.offers.take(receiver) {
+            Some(offer) => Some(offer),
+            None => Some(self.new_offer().await),
+        };
+        let result = tokio::select! {
+            biased;
+            closed = cancel => Err(StreamingError::Closed(closed)),
+            result = self.send_snapshot(vote, &mut offer) => result,
+        };
+        if let (Err(_), Some(offer)) = (&result, offer) {
+            self.offers.keep(receiver, offer);
+        }
+        result
+    }
+
+    async fn transfer_leader(
+        &mut self,
+        request: TransferLeaderRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<TransferLeaderResponse<TypeConfig>, RPCError<TypeConfig>> {
+        let message = Request::TransferLeader {
+            from: from_raft_vote(request.from_leader()),
+            to: *request.to_node_id(),
+            last: request.last_log_id().copied().map(from_raft_id),
+        };
+        match self.call(message, option.soft_ttl()).await? {
+            Response::TransferLeader(Ok(())) => Ok(Ok(())),
+            Response::TransferLeader(Err(refused)) => Ok(Err(transfer_refused(refused))),
+            other => Err(unexpected(&other).into()),
+        }
+    }
+}
+
+fn transfer_refused(refused: TransferRefused) -> TransferLeaderError<TypeConfig> {
+    match refused {
+        TransferRefused::VoteChanged { expected, actual } => TransferLeaderError::VoteChanged {
+            expected: to_raft_vote(expected),
+            actual: to_raft_vote(actual),
+        },
+        TransferRefused::LogNotFlushed { expected, actual } => TransferLeaderError::LogNotFlushed {
+            expected: expected.map(to_raft_id),
+            actual: actual.map(to_raft_id),
+        },
+    }
+}

@@ -1,0 +1,194 @@
+//! A `store` machine, as openraft wants to see it.
+//!
+//! Applying writes to the engine without a journal, so what is applied is not yet durable: it becomes
+//! so when the engine is flushed. openraft purges the log up to its latest snapshot, therefore our
+//! "snapshot" is a mere mark at the last flushed position; rows are read only when a follower needs
+//! them, from the state as it is then.
+
+use std::any::Any;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use ephemeris_store::engine::Fault;
+use ephemeris_store::machine::{Entry, LogId, Machine, Progress};
+use futures_util::{Stream, StreamExt as _};
+use openraft::OptionalSend;
+use openraft::storage::{
+    ApplyResponder, EntryResponder, RaftSnapshotBuilder, RaftStateMachine, SnapshotMeta,
+};
+
+use crate::snapshot::SnapshotStore;
+use crate::storage::Storage;
+use crate::types::{
+    Answer, LogEntry, Payload, RaftLogId, RaftStoredMembership, TypeConfig, from_raft_entry,
+    to_raft_id, to_stored_membership,
+};
+use ephemeris_store::ids::ReplicaId;
+use openraft::vote::leader_id_std::CommittedLeaderId;
+
+/// Entries applied by one visit to a blocking thread.
+const APPLY_ENTRIES_MAX: usize = 256;
+
+/// What a snapshot is to openraft.
+#[derive(Clone, Debug)]
+pub(crate) enum SnapshotData {
+    /// Our own state; its rows are read when they are sent.
+    Mark,
+    /// A file that came from the leader, complete and checked.
+    Staged(String),
+}
+
+pub(crate) type RaftSnapshotMeta = SnapshotMeta<CommittedLeaderId<u64>, ReplicaId, ()>;
+pub(crate) type RaftSnapshot =
+    openraft::Snapshot<CommittedLeaderId<u64>, ReplicaId, (), SnapshotData>;
+
+/// How far a machine's state would survive a crash.
+#[derive(Clone, Default)]
+pub(crate) struct Durable(Arc<Mutex<Progress>>);
+
+impl Durable {
+    pub(crate) fn get(&self) -> Progress {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set(&self, progress: Progress) {
+        let mut durable = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if progress.applied > durable.applied {
+            *durable = progress;
+        }
+    }
+}
+
+pub(crate) struct StateMachine<M> {
+    machine: Arc<M>,
+    storage: Storage,
+    snapshots: SnapshotStore,
+    durable: Durable,
+}
+
+impl<M: Machine> StateMachine<M> {
+    pub(crate) fn new(
+        machine: Arc<M>,
+        storage: Storage,
+        snapshots: SnapshotStore,
+        durable: Durable,
+    ) -> Self {
+        durable.set(machine.progress());
+        Self { machine, storage, snapshots, durable }
+    }
+}
+
+pub(crate) fn storage_error(fault: &Fault) -> io::Error {
+    io::Error::other(fault.to_string())
+}
+
+pub(crate) fn snapshot_meta(progress: &Progress) -> io::Result<RaftSnapshotMeta> {
+    Ok(RaftSnapshotMeta {
+        last_log_id: progress.applied.map(to_raft_id),
+        last_membership: to_stored_membership(progress.membership.as_ref())
+            .map_err(io::Error::other)?,
+    })
+}
+
+type Waiting = Option<ApplyResponder<TypeConfig>>;
+
+fn apply_batch<M: Machine>(machine: &M, batch: Vec<(LogEntry, Waiting)>) -> Result<(), io::Error> {
+    for (LogEntry { id, payload }, waiting) in batch {
+        let outcome = apply_one(machine, id, &payload).map_err(|fault| storage_error(&fault))?;
+        if let Some(waiting) = waiting {
+            let outcome = outcome.map(|outcome| Box::new(outcome) as Box<dyn Any + Send + Sync>);
+            waiting.send(Answer(outcome));
+        }
+    }
+    Ok(())
+}
+
+fn apply_one<M: Machine>(
+    machine: &M,
+    id: LogId,
+    payload: &Payload,
+) -> Result<Option<M::Outcome>, Fault> {
+    let entry = match payload {
+        Payload::Blank => Entry::Blank,
+        Payload::Membership(members) => Entry::Membership(members),
+        Payload::Command(command) => Entry::Command(command),
+    };
+    machine.apply(id, entry)
+}
+
+impl<M: Machine> RaftStateMachine<TypeConfig> for StateMachine<M> {
+    type SnapshotData = SnapshotData;
+    type SnapshotBuilder = MarkBuilder;
+
+    async fn applied_state(
+        &mut self,
+    ) -> Result<(Option<RaftLogId>, RaftStoredMembership), io::Error> {
+        let meta = snapshot_meta(&self.machine.progress())?;
+        Ok((meta.last_log_id, meta.last_membership))
+    }
+
+    async fn apply<Strm>(&mut self, entries: Strm) -> Result<(), io::Error>
+    where
+        Strm: Stream<Item = Result<EntryResponder<TypeConfig>, io::Error>> + Unpin + OptionalSend,
+    {
+        let mut batches = entries.ready_chunks(APPLY_ENTRIES_MAX);
+        while let Some(batch) = batches.next().await {
+            let batch = batch
+                .into_iter()
+                .map(|entry| entry.map(|(entry, waiting)| (from_raft_entry(entry), waiting)))
+                .collect::<Result<Vec<_>, _>>()?;
+            let machine = self.machine.clone();
+            self.storage.executor.run(move || apply_batch(&*machine, batch)).await?;
+        }
+        Ok(())
+    }
+
+    async fn get_snapshot_builder(&mut self) -> MarkBuilder {
+        MarkBuilder(self.durable.clone())
+    }
+
+    async fn install_snapshot(
+        &mut self,
+        _meta: &RaftSnapshotMeta,
+        snapshot: SnapshotData,
+    ) -> Result<(), io::Error> {
+        match snapshot {
+            SnapshotData::Mark => Ok(()),
+            SnapshotData::Staged(name) => {
+                let machine = self.machine.clone();
+                let (engine, snapshots) = (self.storage.engine.clone(), self.snapshots.clone());
+                let install = move || snapshots.install(&engine, &*machine, &name);
+                self.storage.executor.run(install).await?;
+                self.durable.set(self.machine.progress());
+                Ok(())
+            }
+        }
+    }
+
+    async fn get_current_snapshot(&mut self) -> Result<Option<RaftSnapshot>, io::Error> {
+        let durable = self.durable.get();
+        if durable.applied.is_none() {
+            return Ok(None);
+        }
+        let meta = snapshot_meta(&durable)?;
+        Ok(Some(RaftSnapshot { meta, snapshot: SnapshotData::Mark }))
+    }
+}
+
+/// "Builds" a snapshot: marks the last flushed position.
+pub(crate) struct MarkBuilder(Durable);
+
+impl RaftSnapshotBuilder<TypeConfig> for MarkBuilder {
+    type SnapshotData = SnapshotData;
+
+    async fn build_snapshot(&mut self) -> Result<RaftSnapshot, io::Error> {
+        let meta = snapshot_meta(&self.0.get())?;
+        Ok(RaftSnapshot { meta, snapshot: SnapshotData::Mark })
+    }
+}
+
+/// A command ready for Raft.
+pub(crate) fn command(bytes: Vec<u8>) -> crate::types::Command {
+    crate::types::Command(Bytes::from(bytes))
+}

@@ -1,0 +1,81 @@
+//! What replicas of a group say to each other.
+
+use bytes::Bytes;
+use ephemeris_store::codec::{self, DecodeError};
+use ephemeris_store::ids::{GroupId, ReplicaId};
+use ephemeris_store::machine::{LogId, Progress};
+use serde::{Deserialize, Serialize};
+
+use crate::types::{LogEntry, Vote};
+
+/// A request from one replica to another.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Envelope {
+    pub(crate) group: GroupId,
+    pub(crate) from: ReplicaId,
+    pub(crate) to: ReplicaId,
+    pub(crate) request: Request,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum Request {
+    Append { vote: Vote, previous: Option<LogId>, entries: Vec<LogEntry>, committed: Option<LogId> },
+    Vote { vote: Vote, last: Option<LogId>, transfer: bool },
+    PreVote { vote: Vote, last: Option<LogId> },
+    TransferLeader { from: Vote, to: ReplicaId, last: Option<LogId> },
+    SnapshotBegin { progress: Progress },
+    SnapshotChunk { position: Option<LogId>, number: u32, bytes: Bytes },
+    SnapshotInstall { vote: Vote, progress: Progress },
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum Response {
+    Append(AppendResult),
+    Vote {
+        vote: Vote,
+        granted: bool,
+        last: Option<LogId>,
+    },
+    TransferLeader(Result<(), TransferRefused>),
+    /// The next chunk the receiver wants.
+    SnapshotNext(u32),
+    SnapshotInstalled {
+        vote: Vote,
+    },
+    /// The receiver could not do it.
+    Failed(String),
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum AppendResult {
+    Success,
+    PartialSuccess(Option<LogId>),
+    Conflict,
+    HigherVote(Vote),
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum TransferRefused {
+    VoteChanged { expected: Vote, actual: Vote },
+    LogNotFlushed { expected: Option<LogId>, actual: Option<LogId> },
+}
+
+impl Envelope {
+    pub(crate) fn encode(&self) -> Bytes {
+        Bytes::from(codec::encode(self))
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        codec::decode(bytes)
+    }
+}
+
+impl Response {
+    pub(crate) fn encode(&self) -> Bytes {
+        Bytes::from(codec::encode(self))
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        codec::decode(bytes)
+    }
+}

@@ -1,0 +1,239 @@
+//! Election, replication, snapshots, restarts and membership, one scenario each.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use common::{Cluster, replica, simulate};
+use ephemeris_raft::testing::Weather;
+use ephemeris_raft::{ProposeError, ReadError};
+use ephemeris_store::ids::NodeId;
+use tokio::time::{sleep, timeout};
+
+/// Runs a scenario with a few seeds.
+fn for_seeds(scenario: impl AsyncFn(u64)) {
+    for seed in 0..5 {
+        simulate(seed, async || scenario(seed).await);
+    }
+}
+
+#[test]
+fn a_formed_group_elects_a_leader_and_replicates() {
+    for_seeds(async |seed| {
+        let cluster = Cluster::start(3, seed).await;
+        let leader = cluster.wait_for_leader().await;
+        for serial in 0..50 {
+            cluster.upsert(leader, &format!("i{}", serial % 7), serial).await.unwrap();
+        }
+        assert_eq!(cluster.read(leader, "i0").await, Ok(Some(49)));
+        cluster.wait_for_agreement().await;
+    });
+}
+
+#[test]
+fn a_single_node_leads_itself() {
+    for_seeds(async |seed| {
+        let cluster = Cluster::start(1, seed).await;
+        let leader = cluster.wait_for_leader().await;
+        cluster.upsert(leader, "a", 1).await.unwrap();
+        assert_eq!(cluster.read(leader, "a").await, Ok(Some(1)));
+    });
+}
+
+#[test]
+fn followers_name_the_leader_and_execute_nothing() {
+    for_seeds(async |seed| {
+        let cluster = Cluster::start(3, seed).await;
+        let leader = cluster.wait_for_leader().await;
+        cluster.wait_for_agreement().await;
+        let follower = leader % 3 + 1;
+        let refused = cluster.upsert(follower, "a", 1).await;
+        let expected = Some(replica(leader));
+        assert_eq!(refused.unwrap_err(), ProposeError::NotLeader { leader: expected });
+        let refused = cluster.read(follower, "a").await;
+        assert_eq!(refused, Err(ReadError::NotLeader { leader: expected }));
+    });
+}
+
+#[test]
+fn another_leader_takes_over_and_nothing_acknowledged_is_lost() {
+    for_seeds(async |seed| {
+        let mut cluster = Cluster::start(3, seed).await;
+        for round in 0..5 {
+            let leader = cluster.wait_for_leader().await;
+            cluster.upsert(leader, "a", round).await.unwrap();
+            cluster.crash(leader).await;
+            let next = cluster.wait_for_leader().await;
+            assert_ne!(next, leader);
+            assert_eq!(cluster.read(next, "a").await, Ok(Some(round)));
+            cluster.restart(leader).await;
+        }
+        cluster.wait_for_agreement().await;
+    });
+}
+
+#[test]
+fn all_nodes_lose_power_at_once() {
+    for_seeds(async |seed| {
+        let mut cluster = Cluster::start(3, seed).await;
+        let leader = cluster.wait_for_leader().await;
+        for serial in 0..30 {
+            cluster.upsert(leader, "a", serial).await.unwrap();
+            if serial == 15 {
+                cluster.checkpoint(leader).await;
+            }
+        }
+        for id in 1..=3 {
+            cluster.crash(id).await;
+        }
+        for id in 1..=3 {
+            cluster.restart(id).await;
+        }
+        let leader = cluster.wait_for_leader().await;
+        assert_eq!(cluster.read(leader, "a").await, Ok(Some(29)));
+        cluster.wait_for_agreement().await;
+    });
+}
+
+#[test]
+fn a_leader_cut_off_serves_nothing() {
+    for_seeds(async |seed| {
+        let cluster = Cluster::start(3, seed).await;
+        let old = cluster.wait_for_leader().await;
+        cluster.upsert(old, "a", 1).await.unwrap();
+        cluster.network.isolate(NodeId(old));
+        let others = cluster.wait_until("a new leader", || async {
+            let leader = cluster.leader().filter(|leader| *leader != old)?;
+            cluster.upsert(leader, "a", 2).await.ok()?;
+            Some(leader)
+        });
+        let new = others.await;
+        let stale = timeout(Duration::from_secs(5), cluster.read(old, "a")).await;
+        assert!(!matches!(stale, Ok(Ok(_))), "a stale read: {stale:?}");
+        let lost = timeout(Duration::from_secs(5), cluster.upsert(old, "a", 3)).await;
+        assert!(!matches!(lost, Ok(Ok(_))), "an acknowledged write without a majority");
+        cluster.network.heal();
+        cluster.wait_for_agreement().await;
+        assert_eq!(cluster.read(cluster.wait_for_leader().await, "a").await, Ok(Some(2)));
+        let _ = new;
+    });
+}
+
+#[test]
+fn a_follower_that_was_away_catches_up_by_snapshot() {
+    for_seeds(async |seed| {
+        let mut cluster = Cluster::start(3, seed).await;
+        let leader = cluster.wait_for_leader().await;
+        let away = leader % 3 + 1;
+        cluster.upsert(leader, "a", 0).await.unwrap();
+        cluster.crash(away).await;
+        for serial in 0..200 {
+            cluster.upsert(leader, &format!("i{serial}"), serial).await.unwrap();
+        }
+        for id in 1..=3 {
+            cluster.checkpoint(id).await;
+        }
+        let purged = || async {
+            let purged = cluster.node(leader).group().status().purged;
+            purged.filter(|purged| *purged > 150)
+        };
+        cluster.wait_until("the log to be purged", purged).await;
+        cluster.restart(away).await;
+        cluster.wait_for_agreement().await;
+        assert_eq!(cluster.peek(away, "i199"), Some(199));
+        assert_eq!(cluster.peek(away, "a"), Some(0));
+    });
+}
+
+#[test]
+fn a_snapshot_transfer_survives_interruptions() {
+    for_seeds(async |seed| {
+        let mut cluster = Cluster::start(3, seed).await;
+        let leader = cluster.wait_for_leader().await;
+        let away = leader % 3 + 1;
+        cluster.crash(away).await;
+        for serial in 0..300 {
+            cluster.upsert(leader, &format!("i{serial}"), serial).await.unwrap();
+        }
+        for id in 1..=3 {
+            cluster.checkpoint(id).await;
+        }
+        sleep(Duration::from_secs(1)).await;
+        cluster.network.set_weather(Weather::FOUL);
+        cluster.restart(away).await;
+        for _ in 0..5 {
+            sleep(Duration::from_millis(400)).await;
+            cluster.network.isolate(NodeId(away));
+            sleep(Duration::from_millis(400)).await;
+            cluster.network.heal();
+        }
+        sleep(Duration::from_secs(1)).await;
+        cluster.crash(away).await;
+        cluster.restart(away).await;
+        cluster.network.set_weather(Weather::FAIR);
+        cluster.wait_for_agreement().await;
+        assert_eq!(cluster.peek(away, "i299"), Some(299));
+    });
+}
+
+#[test]
+fn a_new_replica_joins_and_an_old_one_leaves() {
+    for_seeds(async |seed| {
+        let mut cluster = Cluster::start(3, seed).await;
+        let leader = cluster.wait_for_leader().await;
+        for serial in 0..100 {
+            cluster.upsert(leader, &format!("i{serial}"), serial).await.unwrap();
+        }
+        cluster.checkpoint(leader).await;
+        cluster.add(4).await;
+        let group = cluster.node(leader).group().clone();
+        group.add_learner(replica(4)).await.unwrap();
+        assert_eq!(group.status().learners, BTreeSet::from([replica(4)]));
+        let leaving = leader % 3 + 1;
+        let staying = (1..=4).filter(|id| *id != leaving).map(replica).collect();
+        group.change_voters(staying).await.unwrap();
+        assert!(!group.status().voters.contains(&replica(leaving)));
+        cluster.crash(leaving).await;
+        cluster.upsert(leader, "i0", 1000).await.unwrap();
+        cluster.wait_for_agreement().await;
+        assert_eq!(cluster.peek(4, "i0"), Some(1000));
+    });
+}
+
+#[test]
+fn leadership_is_handed_over_on_request() {
+    for_seeds(async |seed| {
+        let cluster = Cluster::start(3, seed).await;
+        let leader = cluster.wait_for_leader().await;
+        cluster.wait_for_agreement().await;
+        let next = leader % 3 + 1;
+        cluster.node(leader).group().transfer_leadership(replica(next)).await;
+        let handed_over = cluster
+            .wait_until("the handover", || async { cluster.upsert(next, "a", 1).await.ok() });
+        handed_over.await;
+        assert_eq!(cluster.leader(), Some(next));
+    });
+}
+
+#[test]
+fn leadership_can_be_watched() {
+    for_seeds(async |seed| {
+        let mut cluster = Cluster::start(3, seed).await;
+        let leader = cluster.wait_for_leader().await;
+        let follower = leader % 3 + 1;
+        let mut watch = cluster.node(follower).group().watch_leadership();
+        let first = watch.changed().await.unwrap();
+        assert!(!first.is_me);
+        cluster.crash(leader).await;
+        let found = timeout(Duration::from_secs(30), async {
+            loop {
+                let now = watch.changed().await.expect("the replica runs");
+                if now.term > first.term && now.leader.is_some() {
+                    return now;
+                }
+            }
+        });
+        assert_ne!(found.await.unwrap().leader, Some(replica(leader)));
+    });
+}
