@@ -17,6 +17,7 @@ use openraft::raft::{
 };
 use openraft::{ChangeMembers, Config, Raft, ReadPolicy, SnapshotPolicy};
 use thiserror::Error;
+use tokio::sync::Mutex;
 use tracing::{debug, info};
 
 use crate::log_store::LogStore;
@@ -177,6 +178,8 @@ pub struct Group<M: Machine> {
     snapshots: SnapshotStore,
     durable: Durable,
     offers: Offers,
+    /// Held while a snapshot is installed; whoever asks again waits here.
+    installing: Arc<Mutex<()>>,
 }
 
 impl<M: Machine> Clone for Group<M> {
@@ -191,6 +194,7 @@ impl<M: Machine> Clone for Group<M> {
             snapshots: self.snapshots.clone(),
             durable: self.durable.clone(),
             offers: self.offers.clone(),
+            installing: self.installing.clone(),
         }
     }
 }
@@ -231,8 +235,18 @@ impl<M: Machine> Group<M> {
         let raft = Raft::build(replica, Arc::new(config), network, log, state_machine)
             .await
             .map_err(|error| failed(error.to_string()))?;
-        let handle =
-            Self { raft, machine, group, replica, storage, router, snapshots, durable, offers };
+        let handle = Self {
+            raft,
+            machine,
+            group,
+            replica,
+            storage,
+            router,
+            snapshots,
+            durable,
+            offers,
+            installing: Arc::default(),
+        };
         handle.router.add(group, Arc::new(handle.clone()));
         handle.raft.run();
         debug!(%group, %replica, "replica started");
@@ -515,15 +529,25 @@ impl<M: Machine> Group<M> {
                 Ok(Response::SnapshotNext(next))
             }
             Request::SnapshotInstall { vote, progress } => {
-                let name = self.snapshots.staged(progress.applied);
-                let name = name.ok_or("the snapshot was not received completely")?;
-                let meta = snapshot_meta(&progress).map_err(text)?;
-                let snapshot = RaftSnapshot { meta, snapshot: SnapshotData::Staged(name) };
-                let installed = self.raft.install_full_snapshot(to_raft_vote(vote), snapshot);
-                let response = installed.await.map_err(text)?;
-                Ok(Response::SnapshotInstalled { vote: from_raft_vote(&response.vote) })
+                let vote = self.install_snapshot(vote, &progress).await?;
+                Ok(Response::SnapshotInstalled { vote })
             }
         }
+    }
+
+    /// Installs the staged snapshot of this progress, unless that has been done already.
+    async fn install_snapshot(&self, vote: Vote, progress: &Progress) -> Result<Vote, String> {
+        let _one_at_a_time = self.installing.lock().await;
+        if self.machine.progress().applied >= progress.applied {
+            return Ok(vote);
+        }
+        let name = self.snapshots.staged(progress.applied);
+        let name = name.ok_or("the snapshot was not received completely")?;
+        let meta = snapshot_meta(progress).map_err(text)?;
+        let snapshot = RaftSnapshot { meta, snapshot: SnapshotData::Staged(name) };
+        let installed = self.raft.install_full_snapshot(to_raft_vote(vote), snapshot);
+        let response = installed.await.map_err(text)?;
+        Ok(from_raft_vote(&response.vote))
     }
 
     async fn answer_append(

@@ -32,8 +32,10 @@ use crate::wire::{AppendResult, Envelope, Request, Response, TransferRefused};
 const PIPELINE_DEPTH: usize = 32;
 /// How long a follower may take for one snapshot chunk.
 const CHUNK_DEADLINE: Duration = Duration::from_secs(10);
-/// How long a follower may take to install a complete snapshot.
-const INSTALL_DEADLINE: Duration = Duration::from_secs(600);
+/// Installing may take longer than any sensible deadline, so it is asked for again and again: so
+/// often, this long each time.
+const INSTALL_ATTEMPTS_MAX: u32 = 60;
+const INSTALL_DEADLINE: Duration = Duration::from_secs(10);
 /// Least time for an append: a follower's disk may be slower than a heartbeat.
 const APPEND_DEADLINE_MIN: Duration = Duration::from_secs(2);
 
@@ -197,7 +199,7 @@ impl<M: Machine> Peer<M> {
         let begin = Request::SnapshotBegin { progress: progress.clone() };
         let mut next = self.next_chunk(begin).await?;
         if !current.reaches(next) {
-            *offer = Some(self.new_offer().await);
+            *offer = None;
             return Err(CallError::Protocol("the snapshot must be sent again".into()).into());
         }
         loop {
@@ -210,9 +212,23 @@ impl<M: Machine> Peer<M> {
             next = self.next_chunk(chunk).await?;
         }
         let install = Request::SnapshotInstall { vote: from_raft_vote(&vote), progress };
-        match self.call(install, INSTALL_DEADLINE).await? {
-            Response::SnapshotInstalled { vote } => Ok(SnapshotResponse::new(to_raft_vote(vote))),
-            other => Err(unexpected(&other).into()),
+        Ok(SnapshotResponse::new(self.install(install).await?))
+    }
+
+    /// Has the receiver install what it received, however long it takes.
+    async fn install(&self, install: Request) -> Result<RaftVote, CallError> {
+        let mut attempt = 1;
+        loop {
+            match self.call(install.clone(), INSTALL_DEADLINE).await {
+                Ok(Response::SnapshotInstalled { vote }) => return Ok(to_raft_vote(vote)),
+                Ok(other) => return Err(unexpected(&other)),
+                Err(CallError::Transport(TransportError::NoAnswer { .. }))
+                    if attempt < INSTALL_ATTEMPTS_MAX =>
+                {
+                    attempt += 1;
+                }
+                Err(error) => return Err(error),
+            }
         }
     }
 
@@ -323,15 +339,21 @@ impl<M: Machine> RaftNetworkV2<TypeConfig> for Peer<M> {
     async fn full_snapshot(
         &mut self,
         vote: RaftVote,
-        _mark: RaftSnapshot,
+        mark: RaftSnapshot,
         cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
         _option: RPCOption,
     ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
         let receiver = self.target.as_u64();
-        let mut offer = match self.offers.take(receiver) {
+        // openraft will believe that the follower has everything up to the mark, so an offer kept
+        // from before the mark will not do.
+        let marked = mark.meta.last_log_id.map(from_raft_id);
+        let kept = self.offers.take(receiver);
+        let mut offer = match kept.filter(|offer| offer.progress.applied >= marked) {
             Some(offer) => Some(offer),
             None => Some(self.new_offer().await),
         };
+        let offered = offer.as_ref().and_then(|offer| offer.progress.applied);
+        assert!(offered >= marked, "a snapshot holds at least what its mark says");
         let result = tokio::select! {
             biased;
             closed = cancel => Err(StreamingError::Closed(closed)),

@@ -36,6 +36,9 @@ const EPOCH_MS: u64 = 1_700_000_000_000;
 
 /// Runs a simulation on one thread with paused time; every choice follows from the seed.
 pub(crate) fn simulate<T>(seed: u64, test: impl AsyncFnOnce() -> T) -> T {
+    // `RUST_LOG=debug` shows what happens inside.
+    let filter = tracing_subscriber::EnvFilter::from_default_env();
+    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init();
     seed_randomness(seed);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -277,7 +280,7 @@ impl Cluster {
             if let Some(value) = condition().await {
                 return value;
             }
-            assert!(Instant::now() < deadline, "waited in vain for {what}");
+            assert!(Instant::now() < deadline, "waited in vain for {what}\n{}", self.describe());
             sleep(Duration::from_millis(10)).await;
         }
     }
@@ -303,6 +306,15 @@ impl Cluster {
             assert_eq!(pair[0].1, pair[1].1, "{} and {}", pair[0].0, pair[1].0);
             assert!(pair[0].2 == pair[1].2, "{} and {} differ", pair[0].0, pair[1].0);
         }
+    }
+
+    /// What every replica says of itself, for failures.
+    fn describe(&self) -> String {
+        let describe = |node: &Node| match &node.running {
+            Some(running) => format!("{:?}\n", running.group.status()),
+            None => format!("node {} is down\n", node.id),
+        };
+        self.nodes.values().map(describe).collect()
     }
 
     fn all_rows(&self, node: &Node) -> Vec<(Vec<u8>, Vec<u8>)> {
