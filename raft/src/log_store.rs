@@ -124,3 +124,6 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         self.wal.purge(self.group, from_raft_id(upto))
     }
 }
+
+#[cfg(test)]
+mod suite;
