@@ -1,0 +1,267 @@
+//! A cluster of real processes on the loopback interface.
+//!
+//! Each test has its own: free ports, a temporary directory, the emulator key. What was started is
+//! killed in the end; if the test fails, its directory is kept and the ends of the logs are printed.
+
+mod ports;
+mod process;
+mod status;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::{ExitStatus, Output};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use crate::client::{AccountKey, Call, Client, Container};
+use crate::wait;
+use ports::Port;
+use process::Process;
+
+pub use status::{GroupStatus, NodeStatus, ReplicaStatus, Status};
+
+/// How long a node may take until it is ready, on a machine that is busy with other tests.
+const READY_DEADLINE: Duration = Duration::from_secs(30);
+/// How long an election, a hand-over or catching up may take.
+const SETTLE_DEADLINE: Duration = Duration::from_secs(30);
+/// How long a process may take to end.
+const EXIT_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Nodes that were started together.
+pub struct Cluster {
+    nodes: BTreeMap<u32, Process>,
+    /// None once the directory is to be kept.
+    directory: Option<TempDir>,
+    key: AccountKey,
+}
+
+impl Cluster {
+    /// Starts a node alone, and waits until it is ready.
+    pub async fn single() -> Self {
+        let mut cluster = Self::new(1);
+        cluster.node_mut(1).set_arguments(vec!["start-single-node".to_string()]);
+        cluster.start_all().await;
+        cluster
+    }
+
+    /// Starts a cluster of nodes 1 to `count`, and waits until all are ready.
+    pub async fn start(count: u32) -> Self {
+        let mut cluster = Self::formable(count);
+        cluster.start_all().await;
+        cluster
+    }
+
+    /// A cluster of nodes 1 to `count`, none of which runs yet.
+    pub fn formable(count: u32) -> Self {
+        let mut cluster = Self::new(count);
+        let members: Vec<String> =
+            cluster.nodes.iter().map(|(id, node)| format!("{id}={}", node.peer())).collect();
+        let members = members.join(",");
+        for (id, node) in &mut cluster.nodes {
+            let (id, peer) = (id.to_string(), node.peer().to_string());
+            let arguments = ["start", "--node-id", &id, "--peer", &peer, "--cluster", &members];
+            node.set_arguments(arguments.map(str::to_string).to_vec());
+        }
+        cluster
+    }
+
+    fn new(count: u32) -> Self {
+        let directory = tempfile::Builder::new().prefix("ephemeris-test-").tempdir();
+        let directory = directory.expect("the temporary directory is writable");
+        let process = |id: u32| {
+            let home = directory.path().join(format!("node{id}"));
+            (id, Process::new(home, Port::take(), Port::take()))
+        };
+        let nodes = (1..=count).map(process).collect();
+        Self { nodes, directory: Some(directory), key: AccountKey::emulator() }
+    }
+
+    async fn start_all(&mut self) {
+        let ids = self.ids();
+        for id in &ids {
+            self.spawn(*id);
+        }
+        for id in ids {
+            self.await_ready(id).await;
+        }
+    }
+
+    /// All nodes, running or not.
+    pub fn ids(&self) -> Vec<u32> {
+        self.nodes.keys().copied().collect()
+    }
+
+    /// Nodes whose process was not ended.
+    pub fn running(&self) -> Vec<u32> {
+        let running = |(id, node): (&u32, &Process)| node.is_running().then_some(*id);
+        self.nodes.iter().filter_map(running).collect()
+    }
+
+    /// The process number of a running node.
+    pub fn process_id(&self, node: u32) -> u32 {
+        self.node(node).id()
+    }
+
+    /// Where a node keeps its data.
+    pub fn data_directory(&self, node: u32) -> PathBuf {
+        self.node(node).data()
+    }
+
+    /// Everything a node has logged.
+    pub fn log(&self, node: u32) -> String {
+        self.node(node).log()
+    }
+
+    /// Where clients connect to a node.
+    pub fn url(&self, node: u32) -> String {
+        format!("http://{}", self.node(node).http())
+    }
+
+    /// Where clients connect to a node.
+    pub fn address(&self, node: u32) -> std::net::SocketAddr {
+        self.node(node).http()
+    }
+
+    /// A client of one node.
+    pub fn client(&self, node: u32) -> Client {
+        Client::new(self.url(node), self.key.clone())
+    }
+
+    /// Clients of these nodes.
+    pub fn clients(&self, nodes: &[u32]) -> Vec<Client> {
+        nodes.iter().map(|node| self.client(*node)).collect()
+    }
+
+    /// Runs the program with other arguments, to its end.
+    pub fn command(&self, arguments: &[&str]) -> Output {
+        process::run(arguments)
+    }
+
+    /// Starts a node that is not running, and does not wait for it.
+    pub fn spawn(&mut self, node: u32) {
+        self.node_mut(node).start();
+    }
+
+    /// Starts a node that is not running, and waits until it is ready.
+    pub async fn restart(&mut self, node: u32) {
+        self.spawn(node);
+        self.await_ready(node).await;
+    }
+
+    /// Ends a node's process at once, as a crash does.
+    pub fn kill(&mut self, node: u32) {
+        self.node_mut(node).kill();
+    }
+
+    /// Sends SIGTERM to a node.
+    pub fn terminate(&self, node: u32) {
+        self.node(node).signal(Signal::TERM);
+    }
+
+    /// Stops a node in its tracks: it does nothing, and its sockets stay open.
+    pub fn pause(&self, node: u32) {
+        self.node(node).signal(Signal::STOP);
+    }
+
+    /// Lets a paused node go on.
+    pub fn resume(&self, node: u32) {
+        self.node(node).signal(Signal::CONT);
+    }
+
+    /// Throws the data of a node that is not running away.
+    pub fn wipe(&self, node: u32) {
+        self.node(node).wipe();
+    }
+
+    /// Waits for a process that was told to end, or must end by itself.
+    pub async fn await_exit(&mut self, node: u32) -> ExitStatus {
+        let what = format!("the end of node {node}");
+        wait::until(&what, EXIT_DEADLINE, async || self.node_mut(node).try_wait()).await
+    }
+
+    /// Waits until a node says that it is ready.
+    pub async fn await_ready(&mut self, node: u32) {
+        let client = self.client(node);
+        let probe = Call::get("/readyz?verbose");
+        wait::until(&format!("node {node} to be ready"), READY_DEADLINE, async || {
+            if let Some(status) = self.node_mut(node).try_wait() {
+                panic!("node {node} ended with {status}:\n{}", self.node(node).log_tail());
+            }
+            client.send_unsigned(&probe).await.ok().filter(|answer| answer.status == 200)
+        })
+        .await;
+    }
+
+    /// What the cluster looks like from a node; none if it does not answer.
+    pub async fn try_status(&self, node: u32) -> Option<Status> {
+        let answer = self.client(node).send(&Call::get("/admin/status")).await.ok()?;
+        serde_json::from_slice(&answer.body).ok()
+    }
+
+    /// What the cluster looks like from any running node.
+    pub async fn status(&self) -> Status {
+        wait::until("a node's status", SETTLE_DEADLINE, async || {
+            for node in self.running() {
+                if let Some(status) = self.try_status(node).await {
+                    return Some(status);
+                }
+            }
+            None
+        })
+        .await
+    }
+
+    /// The node that leads a container's first partition, once there is one.
+    pub async fn leader(&self, container: &Container) -> u32 {
+        wait::until("a leader", SETTLE_DEADLINE, async || {
+            let status = self.status().await;
+            let leader = status.partitions(container).first().and_then(|group| group.leader);
+            leader.filter(|leader| self.running().contains(leader))
+        })
+        .await
+    }
+
+    /// Waits until a node leads a container's first partition.
+    pub async fn await_leader(&self, container: &Container, node: u32) {
+        let what = format!("node {node} to lead {}", container.path());
+        wait::until(&what, SETTLE_DEADLINE, async || {
+            let status = self.status().await;
+            let leader = status.partitions(container).first().and_then(|group| group.leader);
+            (leader == Some(node)).then_some(())
+        })
+        .await;
+    }
+
+    /// Waits until every replica on the running nodes has applied everything.
+    pub async fn await_settled(&self) {
+        let nodes = self.running().len();
+        wait::until("all replicas to be level", SETTLE_DEADLINE, async || {
+            self.status().await.is_settled(nodes).then_some(())
+        })
+        .await;
+    }
+
+    fn node(&self, node: u32) -> &Process {
+        self.nodes.get(&node).expect("the cluster has this node")
+    }
+
+    fn node_mut(&mut self, node: u32) -> &mut Process {
+        self.nodes.get_mut(&node).expect("the cluster has this node")
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        for (id, node) in &self.nodes {
+            eprintln!("--- the end of node {id}'s log ---\n{}\n", node.log_tail());
+        }
+        if let Some(directory) = self.directory.take() {
+            eprintln!("--- everything is kept in {} ---", directory.keep().display());
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! What `GET /admin/status` says.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::client::Container;
+
+/// The cluster as one node sees it.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Status {
+    /// The cluster's identity.
+    pub cluster: Option<String>,
+    /// The nodes.
+    pub nodes: Vec<NodeStatus>,
+    /// The catalog and every partition.
+    pub groups: Vec<GroupStatus>,
+}
+
+/// A node.
+#[derive(Clone, Debug, Deserialize)]
+pub struct NodeStatus {
+    /// Its number.
+    pub node: u32,
+    /// Where clients reach it.
+    pub url: String,
+    /// True if it answered.
+    pub reachable: bool,
+}
+
+/// The catalog or a partition.
+#[derive(Clone, Debug, Deserialize)]
+pub struct GroupStatus {
+    /// Its number.
+    pub group: u64,
+    /// What it holds: text for the catalog, database and container of a partition.
+    of: Value,
+    /// The node that leads it.
+    pub leader: Option<u32>,
+    /// Its replicas on nodes that answered.
+    pub replicas: Vec<ReplicaStatus>,
+}
+
+/// A replica.
+#[derive(Clone, Debug, Deserialize)]
+pub struct ReplicaStatus {
+    /// Its node.
+    pub node: u32,
+    /// Entries it has not applied yet.
+    pub lag: Option<u64>,
+    /// Items it stores.
+    pub items: Option<u64>,
+    /// Why it stopped, if it has.
+    pub stopped: Option<String>,
+}
+
+impl Status {
+    /// The partitions of a container.
+    pub fn partitions(&self, container: &Container) -> Vec<&GroupStatus> {
+        self.groups.iter().filter(|group| group.is_of(container)).collect()
+    }
+
+    /// True if every group has a leader, and `nodes` replicas that have applied all of its entries.
+    pub fn is_settled(&self, nodes: usize) -> bool {
+        let settled = |group: &GroupStatus| {
+            let level = |replica: &ReplicaStatus| replica.lag == Some(0);
+            group.leader.is_some() && group.replicas.iter().filter(|r| level(r)).count() == nodes
+        };
+        self.groups.iter().all(settled)
+    }
+}
+
+impl GroupStatus {
+    fn is_of(&self, container: &Container) -> bool {
+        self.of["database"] == container.database() && self.of["container"] == container.name()
+    }
+}

@@ -1,0 +1,48 @@
+//! A node's `/metrics`, as numbers.
+
+use std::collections::BTreeMap;
+
+use crate::client::{Call, Client};
+
+/// Counters and gauges without labels, by name.
+#[derive(Clone, Debug, Default)]
+pub struct Metrics(BTreeMap<String, f64>);
+
+impl Metrics {
+    /// Asks a node.
+    pub async fn of(client: &Client) -> Self {
+        let answer = client.send_unsigned(&Call::get("/metrics")).await;
+        let answer = answer.expect("the node answers").expect(200);
+        Self::parse(&String::from_utf8_lossy(&answer.body))
+    }
+
+    fn parse(text: &str) -> Self {
+        let sample = |line: &str| {
+            let (name, value) = line.split_once(' ')?;
+            let plain = !name.starts_with('#') && !name.contains('{');
+            plain.then_some((name.to_string(), value.trim().parse().ok()?))
+        };
+        Self(text.lines().filter_map(sample).collect())
+    }
+
+    /// A counter or gauge; 0 if it was never set.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "counts are whole")]
+    pub fn count(&self, name: &str) -> u64 {
+        self.0.get(name).copied().unwrap_or_default() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_samples_are_read() {
+        let text = "# TYPE log_syncs_total counter\nlog_syncs_total 17\n\n\
+                    http_requests_total{status=\"2xx\"} 4\nitems_stored 3\n";
+        let metrics = Metrics::parse(text);
+        assert_eq!(metrics.count("log_syncs_total"), 17);
+        assert_eq!(metrics.count("items_stored"), 3);
+        assert_eq!(metrics.count("http_requests_total"), 0);
+    }
+}

@@ -1,0 +1,92 @@
+//! What a process has used, by `/proc`.
+
+use std::fs;
+use std::iter::Sum;
+use std::ops::Sub;
+use std::time::Duration;
+
+/// Place of `utime` among the fields that follow a process's name in `/proc/<pid>/stat`.
+const UTIME: usize = 11;
+
+/// Processor time and memory of one process, or of several together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Time on processors, in user and system mode.
+    pub cpu: Duration,
+    /// Memory that is really there, in bytes.
+    pub resident_bytes: u64,
+}
+
+impl Usage {
+    /// What a process has used so far.
+    pub fn of(process: u32) -> Self {
+        let read = |name: &str| {
+            let path = format!("/proc/{process}/{name}");
+            fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+        };
+        let ticks_per_second = rustix::param::clock_ticks_per_second();
+        let cpu = cpu(&read("stat"), ticks_per_second).expect("/proc/<pid>/stat is as it was");
+        let resident = resident_bytes(&read("status"));
+        Self { cpu, resident_bytes: resident.expect("/proc/<pid>/status is as it was") }
+    }
+
+    /// What this process has used so far.
+    pub fn of_self() -> Self {
+        Self::of(std::process::id())
+    }
+}
+
+/// Processor time since an earlier look; memory as it is now.
+impl Sub for Usage {
+    type Output = Self;
+
+    fn sub(self, earlier: Self) -> Self {
+        Self { cpu: self.cpu.saturating_sub(earlier.cpu), resident_bytes: self.resident_bytes }
+    }
+}
+
+impl Sum for Usage {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, one| Self {
+            cpu: sum.cpu + one.cpu,
+            resident_bytes: sum.resident_bytes + one.resident_bytes,
+        })
+    }
+}
+
+fn cpu(stat: &str, ticks_per_second: u64) -> Option<Duration> {
+    // The name, in parentheses, may hold anything.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut fields = fields.split_whitespace().skip(UTIME);
+    let user: u64 = fields.next()?.parse().ok()?;
+    let system: u64 = fields.next()?.parse().ok()?;
+    Some(Duration::from_micros((user + system) * 1_000_000 / ticks_per_second))
+}
+
+fn resident_bytes(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kilobytes * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processor_time_is_found_behind_any_name() {
+        let stat = "42 (a ) b) S 1 42 42 0 -1 4194560 9 0 0 0 150 50 0 0 20 0 4 0 1 2 3";
+        assert_eq!(cpu(stat, 100), Some(Duration::from_secs(2)));
+    }
+
+    #[test]
+    fn resident_memory_is_told_in_kilobytes() {
+        assert_eq!(resident_bytes("VmSize:\t 9 kB\nVmRSS:\t    2048 kB\n"), Some(2 << 20));
+        assert_eq!(resident_bytes("VmSize:\t 9 kB\n"), None);
+    }
+
+    #[test]
+    fn this_process_uses_something() {
+        assert!(Usage::of_self().resident_bytes > 0);
+    }
+}

@@ -1,0 +1,142 @@
+//! Crashes, pauses and orderly ends of leaders: nothing acknowledged is lost, and writes resume.
+
+use std::time::Duration;
+
+use ephemeris_cluster_tests::client::{AccountKey, Call, Container};
+use ephemeris_cluster_tests::cluster::Cluster;
+use ephemeris_cluster_tests::load::{Connection, Journal, Request, Signed, Writers};
+use ephemeris_cluster_tests::{clock, wait};
+use serde_json::{Value, json};
+
+/// Clients that write at the same time.
+const WRITERS: usize = 8;
+/// Writes before a fault, and after it.
+const WRITES: u64 = 400;
+/// How soon after a leader's death writes must be acknowledged again.
+const RESUME_MAX: Duration = Duration::from_secs(5);
+
+/// Three nodes and a container.
+async fn three_nodes() -> (Cluster, Container) {
+    let cluster = Cluster::start(3).await;
+    let container = Container::new("shop", "orders");
+    cluster.client(1).create_database("shop").await.expect(201);
+    cluster.client(1).create_container(&container, json!({})).await.expect(201);
+    (cluster, container)
+}
+
+async fn check_everywhere(cluster: &Cluster, container: &Container, journal: &Journal) {
+    assert!(journal.failed.is_empty(), "writes that failed: {:#?}", journal.failed);
+    for node in cluster.running() {
+        journal.check(&cluster.client(node), container).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_leader_loses_no_acknowledged_write_and_writes_resume_within_five_seconds() {
+    let (mut cluster, container) = three_nodes().await;
+    let writers = Writers::start(&cluster.clients(&[1, 2, 3]), &container, WRITERS);
+    writers.await_more(WRITES).await;
+
+    let leader = cluster.leader(&container).await;
+    let killed = clock::monotonic();
+    cluster.kill(leader);
+    writers.await_more(WRITES).await;
+    let journal = writers.stop().await;
+
+    let resumed = journal.resumed_after(killed).expect("writes were begun after the kill");
+    println!("writes resumed {resumed:?} after the kill; unknown: {}", journal.unknown.len());
+    assert!(resumed <= RESUME_MAX, "writes resumed only {resumed:?} after the kill");
+    check_everywhere(&cluster, &container, &journal).await;
+
+    cluster.restart(leader).await;
+    cluster.await_settled().await;
+    check_everywhere(&cluster, &container, &journal).await;
+    // The catalog, too, was led by somebody who may be dead now.
+    cluster.client(leader).create_database("afterwards").await.expect(201);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killing_every_node_at_once_loses_no_acknowledged_write() {
+    let (mut cluster, container) = three_nodes().await;
+    let writers = Writers::start(&cluster.clients(&[1, 2, 3]), &container, WRITERS);
+    writers.await_more(WRITES).await;
+
+    for node in cluster.ids() {
+        cluster.kill(node);
+    }
+    for node in cluster.ids() {
+        cluster.spawn(node);
+    }
+    for node in cluster.ids() {
+        cluster.await_ready(node).await;
+    }
+    writers.await_more(WRITES).await;
+    let journal = writers.stop().await;
+    check_everywhere(&cluster, &container, &journal).await;
+    cluster.await_settled().await;
+    check_everywhere(&cluster, &container, &journal).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_terminated_leader_drains_and_no_write_fails() {
+    let (mut cluster, container) = three_nodes().await;
+    let writers = Writers::start(&cluster.clients(&[1, 2, 3]), &container, WRITERS);
+    writers.await_more(WRITES).await;
+
+    let leader = cluster.leader(&container).await;
+    cluster.terminate(leader);
+    let status = cluster.await_exit(leader).await;
+    assert_eq!(status.code(), Some(0), "a drained node ends with exit code 0");
+    writers.await_more(WRITES).await;
+    let journal = writers.stop().await;
+
+    println!("unknown outcomes while draining: {:#?}", journal.unknown);
+    check_everywhere(&cluster, &container, &journal).await;
+    cluster.restart(leader).await;
+    cluster.await_settled().await;
+    check_everywhere(&cluster, &container, &journal).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_slept_through_its_deposition_never_answers_with_old_state() {
+    let (cluster, container) = three_nodes().await;
+    let client = cluster.client(1);
+    let item = |version: u32| json!({ "id": "a", "pk": "k", "version": version });
+    client.create_item(&container, &item(1)).await.expect(201);
+
+    let leader = cluster.leader(&container).await;
+    let key = json!("k");
+    let mut sleeper = Connection::open(cluster.address(leader)).await.expect("the leader listens");
+    let read = signed_read(&cluster, leader, &container);
+    assert_eq!(sleeper.exchange(read.bytes()).await.expect("the leader answers"), 200);
+    cluster.pause(leader);
+    let awake = cluster.ids().into_iter().find(|node| *node != leader).expect("three nodes");
+    wait::until("the others to take over", Duration::from_secs(30), async || {
+        let call = Call::put(container.item("a"), item(2).to_string()).key(&key);
+        let answer = cluster.client(awake).send(&call).await.ok()?;
+        (answer.status == 200).then_some(())
+    })
+    .await;
+
+    // Sent before it wakes up, so that it is among the first things the old leader sees.
+    sleeper.send(read.bytes()).await.expect("the kernel takes it");
+    cluster.resume(leader);
+    let status = sleeper.receive().await.expect("the old leader answers");
+    assert!(matches!(status, 200 | 429 | 503), "an answer, or a plea to come again: {status}");
+    let shown: Value = serde_json::from_slice(sleeper.body()).expect("answers are JSON");
+    assert!(status != 200 || shown["version"] == 2, "the old leader answered with old state");
+    let after = cluster.client(leader).read_item(&container, &key, "a").await.expect(200);
+    assert_eq!(after.json()["version"], 2);
+}
+
+/// The bytes of a read of item `a`.
+fn signed_read(cluster: &Cluster, node: u32, container: &Container) -> Request {
+    let path = container.item("a");
+    let signed = Signed::new(&AccountKey::emulator(), "GET", &path, clock::wall());
+    let headers = [
+        ("x-ms-date", signed.date.as_str()),
+        ("authorization", &signed.authorization),
+        ("x-ms-documentdb-partitionkey", r#"["k"]"#),
+    ];
+    Request::new(&format!("GET {path}"), cluster.address(node), &headers, b"")
+}
