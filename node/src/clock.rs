@@ -10,13 +10,13 @@ use tracing::error;
 pub(crate) use tokio::time::Instant;
 
 /// What a node knows of the time.
-pub trait Clock: Send + Sync + 'static {
+pub(crate) trait Clock: Send + Sync + 'static {
     /// The interval the true time lies in.
     fn now(&self) -> ClockInterval;
 }
 
 /// A shared clock.
-pub type SharedClock = Arc<dyn Clock>;
+pub(crate) type SharedClock = Arc<dyn Clock>;
 
 /// Now, for measuring how long something takes; never a date.
 pub(crate) fn monotonic() -> Instant {
@@ -45,14 +45,14 @@ const STEP_MS_MAX: u64 = 2000;
 /// The machine's own clock.
 ///
 /// Readings are whole milliseconds, so the interval is one millisecond wide.
-pub struct SystemClock {
+pub(crate) struct SystemClock {
     anchor: Mutex<Anchor>,
     steps: Steps,
 }
 
 /// What to make of a step of the wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Steps {
+pub(crate) enum Steps {
     /// A node alone: go on at the pace of the time since boot, and raise an alarm.
     Distrusted,
     /// A node in a cluster: the wall clock is taken as it is.
@@ -69,7 +69,7 @@ struct Anchor {
 
 impl SystemClock {
     /// A clock that starts at what the wall clock says now.
-    pub fn new(steps: Steps) -> Self {
+    pub(crate) fn new(steps: Steps) -> Self {
         let anchor = Anchor { wall_ms: wall_ms(), boot_ms: boot_ms(), alarmed: false };
         Self { anchor: Mutex::new(anchor), steps }
     }
@@ -115,7 +115,8 @@ impl Anchor {
 fn wall_ms() -> u64 {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
     let since_epoch = since_epoch.expect("the clock reads later than 1970");
-    u64::try_from(since_epoch.as_millis()).expect("the clock reads earlier than the year 500 million")
+    u64::try_from(since_epoch.as_millis())
+        .expect("the clock reads earlier than the year 500 million")
 }
 
 /// Time since boot, suspended time included.

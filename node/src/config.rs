@@ -5,60 +5,65 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ephemeris_store::ids::NodeId;
 use figment::Figment;
 use figment::providers::{Env, Format as _, Serialized, Toml};
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 use crate::telemetry::LogFormat;
 
 /// The key every Cosmos emulator uses. Known to everybody: for loopback only.
-pub const EMULATOR_KEY: &str =
+pub(crate) const EMULATOR_KEY: &str =
     "C2y6yDjf5/R+ob0N8A7Cgv30VRDJIWEHLM+4QDU5DE2nQ9nDuVTqobD4b8mGGyPMbIZnqyMsEcaGQy67XIw/Jw==";
+
+/// Shortest account key, in bytes.
+const KEY_BYTES_MIN: usize = 16;
+/// A leader that shows more often that it lives than this does nothing else.
+const HEARTBEAT_MS_MIN: u64 = 10;
 
 /// Everything that can be set. Each is a flag, an `EPHEMERIS_…` variable and a line of the file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Settings {
+pub(crate) struct Settings {
     /// Where everything is kept.
-    pub data_dir: PathBuf,
+    pub(crate) data_dir: PathBuf,
     /// Where clients connect.
-    pub http: String,
+    pub(crate) http: String,
     /// Where other nodes connect.
-    pub peer: Option<String>,
+    pub(crate) peer: Option<String>,
     /// This node's number.
-    pub node_id: Option<u32>,
+    pub(crate) node_id: Option<u32>,
     /// All nodes: `1=HOST:PORT,2=HOST:PORT,…`.
-    pub cluster: Option<String>,
+    pub(crate) cluster: Option<String>,
     /// The URL clients are told to use for this node.
-    pub advertise: Option<String>,
+    pub(crate) advertise: Option<String>,
     /// The account key, base64.
-    pub key: Option<String>,
+    pub(crate) key: Option<String>,
     /// A second key that works too, base64.
-    pub secondary_key: Option<String>,
+    pub(crate) secondary_key: Option<String>,
     /// A file that holds the account key.
-    pub key_file: Option<PathBuf>,
+    pub(crate) key_file: Option<PathBuf>,
     /// A file that holds the second key.
-    pub secondary_key_file: Option<PathBuf>,
+    pub(crate) secondary_key_file: Option<PathBuf>,
     /// Use the emulator key on an address others can reach.
-    pub allow_emulator_key: bool,
+    pub(crate) allow_emulator_key: bool,
     /// What is logged.
-    pub log: String,
+    pub(crate) log: String,
     /// How it looks.
-    pub log_format: LogFormat,
+    pub(crate) log_format: LogFormat,
     /// How long a request may take, in milliseconds.
-    pub request_timeout_ms: u64,
+    pub(crate) request_timeout_ms: u64,
     /// Memory for uncompressed blocks, in MiB.
-    pub block_cache_mib: usize,
+    pub(crate) block_cache_mib: usize,
     /// Memory for writes that are not flushed yet, in MiB.
-    pub write_buffer_mib: usize,
+    pub(crate) write_buffer_mib: usize,
     /// How often a leader shows that it lives, in milliseconds.
-    pub heartbeat_ms: u64,
+    pub(crate) heartbeat_ms: u64,
     /// How long a follower waits for a sign before it stands for election, in milliseconds.
-    pub election_timeout_ms: u64,
+    pub(crate) election_timeout_ms: u64,
 }
 
 impl Default for Settings {
@@ -86,23 +91,59 @@ impl Default for Settings {
     }
 }
 
+/// Why a node cannot be run with its settings.
+#[derive(Debug, Error)]
+pub(crate) enum InvalidSettings {
+    /// The settings file is not there.
+    #[error("there is no settings file {0}")]
+    NoFile(String),
+    /// A value has the wrong type, or a name is unknown.
+    #[error("the settings are not usable: {0}")]
+    Malformed(#[from] Box<figment::Error>),
+    /// A flag that a clustered node needs.
+    #[error("{flag} is missing: {hint}")]
+    Missing {
+        /// The flag.
+        flag: &'static str,
+        /// What it is for.
+        hint: &'static str,
+    },
+    /// A value out of its range.
+    #[error("{0}")]
+    Value(String),
+    /// A key that cannot be used.
+    #[error("{0}")]
+    Key(String),
+    /// The key everybody knows, on an address others can reach.
+    #[error(
+        "no account key is set, and the emulator key that everybody knows is refused on {0}, which \
+         others can reach. Set EPHEMERIS_KEY or --key-file (`openssl rand -base64 64 | tr -d \
+         '\\n'` makes a key), or pass --allow-emulator-key"
+    )]
+    EmulatorKey(IpAddr),
+}
+
+type Result<T> = std::result::Result<T, InvalidSettings>;
+
 impl Settings {
     /// Puts flags over environment over file over defaults.
-    pub fn load(file: Option<&Path>, flags: impl Serialize) -> anyhow::Result<Self> {
+    pub(crate) fn load(file: Option<&Path>, flags: impl Serialize) -> Result<Self> {
         let mut figment = Figment::from(Serialized::defaults(Settings::default()));
         if let Some(file) = file {
-            ensure!(file.is_file(), "there is no settings file {}", file.display());
+            if !file.is_file() {
+                return Err(InvalidSettings::NoFile(file.display().to_string()));
+            }
             figment = figment.merge(Toml::file(file));
         }
         let names = setting_names();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let environment = Env::prefixed("EPHEMERIS_").only(&names);
         let settings = figment.merge(environment).merge(Serialized::defaults(flags)).extract();
-        settings.context("the settings are not usable")
+        settings.map_err(|error| Box::new(error).into())
     }
 }
 
-fn setting_names() -> Vec<String> {
+pub(crate) fn setting_names() -> Vec<String> {
     let defaults = serde_json::to_value(Settings::default()).expect("settings are plain data");
     let object = defaults.as_object().expect("settings are an object");
     object.keys().cloned().collect()
@@ -110,40 +151,40 @@ fn setting_names() -> Vec<String> {
 
 /// What a node needs to know, checked.
 #[derive(Clone, Debug)]
-pub struct NodeConfig {
+pub(crate) struct NodeConfig {
     /// This node's number.
-    pub node: NodeId,
+    pub(crate) node: NodeId,
     /// Where everything is kept.
-    pub data_dir: PathBuf,
+    pub(crate) data_dir: PathBuf,
     /// Where clients connect.
-    pub http: SocketAddr,
+    pub(crate) http: SocketAddr,
     /// Where other nodes connect; none for a node alone.
-    pub peer: Option<SocketAddr>,
+    pub(crate) peer: Option<SocketAddr>,
     /// The nodes a cluster is formed of, with their addresses; only this one if it is alone.
-    pub founders: BTreeMap<NodeId, String>,
+    pub(crate) founders: BTreeMap<NodeId, String>,
     /// The URL clients are told to use.
-    pub advertise: Option<String>,
+    pub(crate) advertise: Option<String>,
     /// Keys that sign requests.
-    pub keys: AccountKeys,
+    pub(crate) keys: AccountKeys,
     /// How long a request may take.
-    pub request_timeout: Duration,
+    pub(crate) request_timeout: Duration,
     /// Memory for uncompressed blocks, in bytes.
-    pub block_cache_bytes: usize,
+    pub(crate) block_cache_bytes: usize,
     /// Memory for unflushed writes, in bytes.
-    pub write_buffer_bytes: usize,
+    pub(crate) write_buffer_bytes: usize,
     /// How often a leader shows that it lives.
-    pub heartbeat: Duration,
+    pub(crate) heartbeat: Duration,
     /// How long a follower waits for a sign.
-    pub election_timeout: Duration,
+    pub(crate) election_timeout: Duration,
 }
 
 /// The account's keys, decoded.
 #[derive(Clone)]
-pub struct AccountKeys {
+pub(crate) struct AccountKeys {
     /// One or two keys.
-    pub keys: Vec<Vec<u8>>,
+    pub(crate) keys: Vec<Vec<u8>>,
     /// True if the first is the one everybody knows.
-    pub emulator: bool,
+    pub(crate) emulator: bool,
 }
 
 impl std::fmt::Debug for AccountKeys {
@@ -157,26 +198,32 @@ const ONLY_NODE: NodeId = NodeId(1);
 
 impl NodeConfig {
     /// A node alone.
-    pub fn single(settings: &Settings) -> anyhow::Result<Self> {
+    pub(crate) fn single(settings: &Settings) -> Result<Self> {
         let founders = BTreeMap::from([(ONLY_NODE, String::new())]);
         Self::new(settings, ONLY_NODE, None, founders)
     }
 
     /// A node of a cluster.
-    pub fn clustered(settings: &Settings) -> anyhow::Result<Self> {
-        let node = settings.node_id.context("--node-id is missing: give every node its number")?;
-        let peer = settings.peer.as_deref().context(
-            "--peer is missing: the address where other nodes reach this one, as 0.0.0.0:7000",
-        )?;
-        let cluster = settings.cluster.as_deref().context(
-            "--cluster is missing: the same list on every node, as 1=n1:7000,2=n2:7000,3=n3:7000",
-        )?;
+    pub(crate) fn clustered(settings: &Settings) -> Result<Self> {
+        let missing = |flag, hint| InvalidSettings::Missing { flag, hint };
+        let node =
+            settings.node_id.ok_or(missing("--node-id", "give every node a number of its own"))?;
+        let peer = settings.peer.as_deref().ok_or(missing(
+            "--peer",
+            "the address where other nodes reach this one, as 0.0.0.0:7000",
+        ))?;
+        let cluster = settings.cluster.as_deref().ok_or(missing(
+            "--cluster",
+            "the same list on every node, as 1=n1:7000,2=n2:7000,3=n3:7000",
+        ))?;
         let founders = parse_cluster(cluster)?;
         let node = NodeId(node);
-        ensure!(
-            founders.contains_key(&node),
-            "node {node} is not in --cluster {cluster}: the list names all nodes, this one included"
-        );
+        if !founders.contains_key(&node) {
+            return Err(value(format!(
+                "node {node} is not in --cluster {cluster}: the list names all nodes, this one \
+                 included"
+            )));
+        }
         let peer = parse_address("--peer", peer)?;
         Self::new(settings, node, Some(peer), founders)
     }
@@ -186,24 +233,23 @@ impl NodeConfig {
         node: NodeId,
         peer: Option<SocketAddr>,
         founders: BTreeMap<NodeId, String>,
-    ) -> anyhow::Result<Self> {
+    ) -> Result<Self> {
         let http = parse_address("--http", &settings.http)?;
         let keys = account_keys(settings, http.ip())?;
-        ensure!(settings.heartbeat_ms >= 10, "heartbeat_ms must be at least 10");
-        ensure!(
-            settings.election_timeout_ms >= 2 * settings.heartbeat_ms,
-            "election_timeout_ms must be at least twice heartbeat_ms"
-        );
-        let advertise = settings.advertise.clone().map(|url| {
-            if url.ends_with('/') { url } else { url + "/" }
-        });
+        if settings.heartbeat_ms < HEARTBEAT_MS_MIN {
+            return Err(value(format!("heartbeat_ms must be at least {HEARTBEAT_MS_MIN}")));
+        }
+        if settings.election_timeout_ms < 2 * settings.heartbeat_ms {
+            return Err(value("election_timeout_ms must be at least twice heartbeat_ms".into()));
+        }
+        let with_slash = |url: String| if url.ends_with('/') { url } else { url + "/" };
         Ok(Self {
             node,
             data_dir: settings.data_dir.clone(),
             http,
             peer,
             founders,
-            advertise,
+            advertise: settings.advertise.clone().map(with_slash),
             keys,
             request_timeout: Duration::from_millis(settings.request_timeout_ms),
             block_cache_bytes: settings.block_cache_mib << 20,
@@ -214,29 +260,33 @@ impl NodeConfig {
     }
 }
 
-fn parse_address(flag: &str, text: &str) -> anyhow::Result<SocketAddr> {
-    text.parse().with_context(|| format!("{flag} {text} is no address such as 127.0.0.1:8081"))
+fn value(message: String) -> InvalidSettings {
+    InvalidSettings::Value(message)
+}
+
+fn parse_address(flag: &str, text: &str) -> Result<SocketAddr> {
+    text.parse().map_err(|_| value(format!("{flag} {text} is no address such as 127.0.0.1:8081")))
 }
 
 /// Parses `1=HOST:PORT,2=HOST:PORT`.
-fn parse_cluster(text: &str) -> anyhow::Result<BTreeMap<NodeId, String>> {
+fn parse_cluster(text: &str) -> Result<BTreeMap<NodeId, String>> {
     let mut nodes = BTreeMap::new();
     for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
-        let (number, address) =
-            part.split_once('=').with_context(|| format!("{part} is not NUMBER=HOST:PORT"))?;
-        let number: u32 = number.trim().parse().with_context(|| format!("{part}: no number"))?;
-        ensure!(number > 0, "nodes are numbered from 1");
-        let port = address.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
-        ensure!(port.is_some(), "{part}: the address needs a port");
+        let malformed = || value(format!("'{part}' in --cluster is not NUMBER=HOST:PORT"));
+        let (number, address) = part.split_once('=').ok_or_else(malformed)?;
+        let number: u32 = number.trim().parse().map_err(|_| malformed())?;
+        let (host, port) = address.trim().rsplit_once(':').ok_or_else(malformed)?;
+        if number == 0 || host.is_empty() || port.parse::<u16>().is_err() {
+            return Err(malformed());
+        }
         if nodes.insert(NodeId(number), address.trim().to_string()).is_some() {
-            bail!("node {number} stands twice in --cluster");
+            return Err(value(format!("node {number} stands twice in --cluster")));
         }
     }
-    ensure!(!nodes.is_empty(), "--cluster names no node");
-    Ok(nodes)
+    if nodes.is_empty() { Err(value("--cluster names no node".into())) } else { Ok(nodes) }
 }
 
-fn account_keys(settings: &Settings, listens_on: IpAddr) -> anyhow::Result<AccountKeys> {
+fn account_keys(settings: &Settings, listens_on: IpAddr) -> Result<AccountKeys> {
     let primary = one_key("key", settings.key.as_deref(), settings.key_file.as_deref())?;
     let secondary = one_key(
         "secondary key",
@@ -244,13 +294,13 @@ fn account_keys(settings: &Settings, listens_on: IpAddr) -> anyhow::Result<Accou
         settings.secondary_key_file.as_deref(),
     )?;
     let Some(primary) = primary else {
-        ensure!(secondary.is_none(), "a secondary key needs a primary one beside it");
-        ensure!(
-            listens_on.is_loopback() || settings.allow_emulator_key,
-            "no account key is set, and the emulator key that everybody knows is refused on \
-             {listens_on}, which others can reach. Set EPHEMERIS_KEY or --key-file \
-             (`openssl rand -base64 64 | tr -d '\\n'` makes a key), or pass --allow-emulator-key"
-        );
+        if secondary.is_some() {
+            let message = "a secondary key needs a primary one beside it".to_string();
+            return Err(InvalidSettings::Key(message));
+        }
+        if !listens_on.is_loopback() && !settings.allow_emulator_key {
+            return Err(InvalidSettings::EmulatorKey(listens_on));
+        }
         let key = STANDARD.decode(EMULATOR_KEY).expect("the emulator key is base64");
         return Ok(AccountKeys { keys: vec![key], emulator: true });
     };
@@ -258,20 +308,20 @@ fn account_keys(settings: &Settings, listens_on: IpAddr) -> anyhow::Result<Accou
     Ok(AccountKeys { keys, emulator: false })
 }
 
-fn one_key(
-    what: &str,
-    value: Option<&str>,
-    file: Option<&Path>,
-) -> anyhow::Result<Option<Vec<u8>>> {
-    let text = match (value, file) {
-        (Some(_), Some(_)) => bail!("the {what} is given both directly and by file"),
+fn one_key(what: &str, text: Option<&str>, file: Option<&Path>) -> Result<Option<Vec<u8>>> {
+    let unusable = |why: String| InvalidSettings::Key(format!("the {what} {why}"));
+    let text = match (text, file) {
+        (Some(_), Some(_)) => return Err(unusable("is given both directly and by file".into())),
         (None, None) => return Ok(None),
-        (Some(value), None) => value.to_string(),
-        (None, Some(file)) => std::fs::read_to_string(file)
-            .with_context(|| format!("the {what} file {} cannot be read", file.display()))?,
+        (Some(text), None) => text.to_string(),
+        (None, Some(file)) => std::fs::read_to_string(file).map_err(|error| {
+            unusable(format!("file {} cannot be read: {error}", file.display()))
+        })?,
     };
-    let key = STANDARD.decode(text.trim()).with_context(|| format!("the {what} is not base64"))?;
-    ensure!(key.len() >= 16, "the {what} is shorter than 16 bytes");
+    let key = STANDARD.decode(text.trim()).map_err(|_| unusable("is not base64".into()))?;
+    if key.len() < KEY_BYTES_MIN {
+        return Err(unusable(format!("is shorter than {KEY_BYTES_MIN} bytes")));
+    }
     Ok(Some(key))
 }
 
@@ -315,7 +365,8 @@ mod tests {
 
     #[test]
     fn a_clustered_node_says_what_is_missing() {
-        let message = |settings: &Settings| NodeConfig::clustered(settings).unwrap_err().to_string();
+        let message =
+            |settings: &Settings| NodeConfig::clustered(settings).unwrap_err().to_string();
         let mut settings = settings();
         assert!(message(&settings).contains("--node-id"));
         settings.node_id = Some(4);
@@ -339,6 +390,6 @@ mod tests {
         assert_eq!(settings.request_timeout_ms, 5000);
         std::fs::write(&file, "htpp = \"127.0.0.1:9\"\n").unwrap();
         let error = Settings::load(Some(&file), serde_json::json!({})).unwrap_err();
-        assert!(format!("{error:#}").contains("htpp"), "{error:#}");
+        assert!(error.to_string().contains("htpp"), "{error}");
     }
 }

@@ -1,13 +1,13 @@
 //! Which node a data directory belongs to, and that no other process uses it.
 
 use std::fs::{self, File};
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, ensure};
 use ephemeris_store::catalog::ClusterId;
 use ephemeris_store::ids::{NodeId, ReplicaId};
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 const IDENTITY_FILE: &str = "identity.json";
 const LOCK_FILE: &str = "lock";
@@ -16,21 +16,69 @@ const FORMAT: u32 = 1;
 
 /// What `identity.json` says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Identity {
+pub(crate) struct Identity {
     format: u32,
     /// The node.
-    pub node: NodeId,
+    pub(crate) node: NodeId,
     /// Drawn when the directory was made: a new directory is a new life.
-    pub directory: String,
+    pub(crate) directory: String,
     /// The cluster, once it is known.
-    pub cluster: Option<String>,
+    pub(crate) cluster: Option<String>,
     /// The node's replica of the catalog, once it is a member.
-    pub catalog_replica: Option<u64>,
+    pub(crate) catalog_replica: Option<u64>,
+}
+
+/// Why a data directory cannot be used.
+#[derive(Debug, Error)]
+pub(crate) enum IdentityError {
+    /// The file system refuses.
+    #[error("the data directory {path} cannot be used: {source}")]
+    Io {
+        /// The directory.
+        path: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// Somebody else uses it.
+    #[error("the data directory {path} is in use by another process; end it first")]
+    InUse {
+        /// The directory.
+        path: String,
+    },
+    /// Written by another version.
+    #[error("{path} has format {found}, this version of Ephemeris reads format {FORMAT}")]
+    Format {
+        /// The directory.
+        path: String,
+        /// Its format.
+        found: u32,
+    },
+    /// Another node's.
+    #[error(
+        "{path} belongs to node {owner}, not to node {node}; start with --node-id {owner} or \
+         another --data-dir"
+    )]
+    AnotherNode {
+        /// The directory.
+        path: String,
+        /// Whose it is.
+        owner: NodeId,
+        /// Who wants it.
+        node: NodeId,
+    },
+    /// `identity.json` is not what was written.
+    #[error("{path}/identity.json is damaged: {detail}")]
+    Damaged {
+        /// The directory.
+        path: String,
+        /// What is wrong.
+        detail: String,
+    },
 }
 
 /// A data directory that this process owns.
 #[derive(Debug)]
-pub struct DataDirectory {
+pub(crate) struct DataDirectory {
     path: PathBuf,
     identity: Identity,
     /// Held as long as the directory is.
@@ -39,64 +87,75 @@ pub struct DataDirectory {
 
 impl DataDirectory {
     /// Opens a directory, or makes a new one for `node`.
-    pub fn open(path: &Path, node: NodeId, random: u128) -> anyhow::Result<Self> {
-        fs::create_dir_all(path)
-            .with_context(|| format!("the data directory {} cannot be made", path.display()))?;
-        let lock = File::create(path.join(LOCK_FILE))?;
-        lock.try_lock().with_context(|| {
-            format!("{} is in use by another process; end it first", path.display())
-        })?;
+    pub(crate) fn open(path: &Path, node: NodeId, random: u128) -> Result<Self, IdentityError> {
+        let shown = path.display().to_string();
+        let lock = take_lock(path)?;
         let file = path.join(IDENTITY_FILE);
-        let identity = if file.exists() { read(&file)? } else { Identity::new(node, random) };
-        ensure!(
-            identity.format == FORMAT,
-            "{} has format {}, this version of Ephemeris reads format {FORMAT}",
-            path.display(),
-            identity.format
-        );
-        ensure!(
-            identity.node == node,
-            "{} belongs to node {}, not to node {node}; start with --node-id {0} or another \
-             --data-dir",
-            path.display(),
-            identity.node
-        );
+        let identity = if file.exists() { read(path, &file)? } else { Identity::new(node, random) };
+        if identity.format != FORMAT {
+            return Err(IdentityError::Format { path: shown, found: identity.format });
+        }
+        if identity.node != node {
+            return Err(IdentityError::AnotherNode { path: shown, owner: identity.node, node });
+        }
         let directory = Self { path: path.to_path_buf(), identity, _lock: lock };
         directory.save()?;
         Ok(directory)
     }
 
     /// Who this is.
-    pub fn identity(&self) -> &Identity {
+    pub(crate) fn identity(&self) -> &Identity {
         &self.identity
     }
 
     /// A subdirectory or file.
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
     /// Remembers the cluster.
-    pub fn set_cluster(&mut self, cluster: ClusterId) -> anyhow::Result<()> {
+    pub(crate) fn set_cluster(&mut self, cluster: ClusterId) -> Result<(), IdentityError> {
         self.identity.cluster = Some(format!("{:032x}", cluster.0));
         self.save()
     }
 
     /// Remembers the node's replica of the catalog.
-    pub fn set_catalog_replica(&mut self, replica: ReplicaId) -> anyhow::Result<()> {
+    pub(crate) fn set_catalog_replica(&mut self, replica: ReplicaId) -> Result<(), IdentityError> {
         self.identity.catalog_replica = Some(replica.as_u64());
         self.save()
     }
 
     /// Writes the file so that a crash leaves the old one or the new one.
-    fn save(&self) -> anyhow::Result<()> {
-        let temporary = self.path.join("identity.json.new");
-        let mut file = File::create(&temporary)?;
-        file.write_all(serde_json::to_string_pretty(&self.identity)?.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&temporary, self.path.join(IDENTITY_FILE))?;
-        File::open(&self.path)?.sync_all()?;
-        Ok(())
+    fn save(&self) -> Result<(), IdentityError> {
+        let write = || {
+            let temporary = self.path.join("identity.json.new");
+            let mut file = File::create(&temporary)?;
+            file.write_all(&serde_json::to_vec_pretty(&self.identity)?)?;
+            file.sync_all()?;
+            fs::rename(&temporary, self.path.join(IDENTITY_FILE))?;
+            File::open(&self.path)?.sync_all()
+        };
+        write().map_err(|source| unusable(&self.path, source))
+    }
+}
+
+fn unusable(path: &Path, source: io::Error) -> IdentityError {
+    IdentityError::Io { path: path.display().to_string(), source }
+}
+
+/// Makes the directory if it is not there, and keeps everybody else out.
+fn take_lock(path: &Path) -> Result<File, IdentityError> {
+    let open = || {
+        fs::create_dir_all(path)?;
+        File::create(path.join(LOCK_FILE))
+    };
+    let lock = open().map_err(|source| unusable(path, source))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(fs::TryLockError::WouldBlock) => {
+            Err(IdentityError::InUse { path: path.display().to_string() })
+        }
+        Err(fs::TryLockError::Error(source)) => Err(unusable(path, source)),
     }
 }
 
@@ -107,26 +166,28 @@ impl Identity {
     }
 
     /// The number drawn for the directory.
-    pub fn directory(&self) -> u128 {
+    pub(crate) fn directory(&self) -> u128 {
         u128::from_str_radix(&self.directory, 16).unwrap_or_default()
     }
 
     /// The cluster, if it is known.
-    pub fn cluster(&self) -> Option<ClusterId> {
+    pub(crate) fn cluster(&self) -> Option<ClusterId> {
         let text = self.cluster.as_deref()?;
         u128::from_str_radix(text, 16).ok().map(ClusterId)
     }
 
     /// The node's replica of the catalog, if it is a member.
-    pub fn catalog_replica(&self) -> Option<ReplicaId> {
+    pub(crate) fn catalog_replica(&self) -> Option<ReplicaId> {
         self.catalog_replica.map(ReplicaId::from_u64)
     }
 }
 
-fn read(file: &Path) -> anyhow::Result<Identity> {
-    let text = fs::read_to_string(file)?;
-    let identity = serde_json::from_str(&text);
-    identity.with_context(|| format!("{} is damaged", file.display()))
+fn read(path: &Path, file: &Path) -> Result<Identity, IdentityError> {
+    let text = fs::read_to_string(file).map_err(|source| unusable(path, source))?;
+    serde_json::from_str(&text).map_err(|error| {
+        let detail = error.to_string();
+        IdentityError::Damaged { path: path.display().to_string(), detail }
+    })
 }
 
 #[cfg(test)]

@@ -19,30 +19,34 @@ const STOP_DEADLINE: Duration = Duration::from_secs(10);
 
 /// A family of tasks that end together. Clones share it; children end with their parents.
 #[derive(Clone, Debug, Default)]
-pub struct Tasks {
+pub(crate) struct Tasks {
     tracker: TaskTracker,
     token: CancellationToken,
 }
 
 impl Tasks {
     /// A family without tasks.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::default()
     }
 
     /// A family that ends when this one does, or before.
     #[must_use]
-    pub fn child(&self) -> Self {
+    pub(crate) fn child(&self) -> Self {
         Self { tracker: TaskTracker::new(), token: self.token.child_token() }
     }
 
     /// Tells when to end.
-    pub fn token(&self) -> &CancellationToken {
+    pub(crate) fn token(&self) -> &CancellationToken {
         &self.token
     }
 
     /// Runs a task until it ends by itself or the family does.
-    pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+    pub(crate) fn spawn(
+        &self,
+        name: &'static str,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) {
         let token = self.token.clone();
         let guarded = AssertUnwindSafe(task).catch_unwind();
         self.tracker.spawn(async move {
@@ -59,7 +63,7 @@ impl Tasks {
     }
 
     /// Runs a task that ends by itself when the token says so, and must not be cut off.
-    pub fn spawn_orderly(
+    pub(crate) fn spawn_orderly(
         &self,
         name: &'static str,
         task: impl Future<Output = ()> + Send + 'static,
@@ -73,7 +77,7 @@ impl Tasks {
     }
 
     /// Ends all tasks and waits for them.
-    pub async fn stop(&self) {
+    pub(crate) async fn stop(&self) {
         self.token.cancel();
         self.tracker.close();
         if tokio::time::timeout(STOP_DEADLINE, self.tracker.wait()).await.is_err() {

@@ -2,12 +2,13 @@
 
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 use tracing_subscriber::EnvFilter;
 
 /// How log lines look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum LogFormat {
+pub(crate) enum LogFormat {
     /// For people.
     #[default]
     Text,
@@ -15,17 +16,22 @@ pub enum LogFormat {
     Json,
 }
 
+/// Why log lines or metrics cannot be had.
+#[derive(Debug, Error)]
+#[error("telemetry cannot be started: {0}")]
+pub(crate) struct TelemetryError(String);
+
 /// Starts logging to standard error. `filter` is a level, or `module=level,…`.
-pub fn start_logging(filter: &str, format: LogFormat) -> anyhow::Result<()> {
+pub(crate) fn start_logging(filter: &str, format: LogFormat) -> Result<(), TelemetryError> {
     let quiet = "openraft=warn,hyper=warn,h2=warn";
-    let filter = EnvFilter::try_new(format!("{quiet},{filter}"))?;
-    let builder =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let filter = EnvFilter::try_new(format!("{quiet},{filter}"))
+        .map_err(|error| TelemetryError(format!("--log {filter}: {error}")))?;
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let started = match format {
         LogFormat::Text => builder.try_init(),
         LogFormat::Json => builder.json().try_init(),
     };
-    started.map_err(|error| anyhow::anyhow!("logging could not be started: {error}"))?;
+    started.map_err(|error| TelemetryError(error.to_string()))?;
     let default_hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         tracing::error!(%info, "panic");
@@ -35,6 +41,7 @@ pub fn start_logging(filter: &str, format: LogFormat) -> anyhow::Result<()> {
 }
 
 /// Starts collecting metrics; the handle renders them for Prometheus.
-pub fn start_metrics() -> anyhow::Result<PrometheusHandle> {
-    Ok(PrometheusBuilder::new().install_recorder()?)
+pub(crate) fn start_metrics() -> Result<PrometheusHandle, TelemetryError> {
+    let installed = PrometheusBuilder::new().install_recorder();
+    installed.map_err(|error| TelemetryError(error.to_string()))
 }

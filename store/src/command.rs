@@ -9,6 +9,7 @@ use crate::charge::Charge;
 use crate::document::Document;
 use crate::ids::{Etag, Lsn};
 use crate::item::{ItemKey, Stamp};
+use crate::patch::{PatchFailure, PatchRequest};
 use crate::time::ClockInterval;
 use crate::ttl::{InvalidTtl, PolicyEpoch, TtlPolicy};
 
@@ -78,6 +79,14 @@ impl Precondition {
             Precondition::IfNoneMatchAny => false,
         }
     }
+
+    /// True for the conditions that ask for something new.
+    pub fn is_none_match(self) -> bool {
+        match self {
+            Precondition::IfNoneMatch(_) | Precondition::IfNoneMatchAny => true,
+            Precondition::None | Precondition::IfMatch(_) | Precondition::IfMatchAny => false,
+        }
+    }
 }
 
 /// What to do with an item.
@@ -89,8 +98,12 @@ pub enum Action {
     Replace(Document),
     /// Store it.
     Upsert(Document),
+    /// Change parts of it; refused if there is none.
+    Patch(PatchRequest),
     /// Remove it; refused if there is none.
     Delete,
+    /// Look at it, at the same instant as the rest of the transaction; refused if there is none.
+    Read,
 }
 
 /// An answer that is the same on every replica: the command changed nothing.
@@ -114,6 +127,9 @@ pub enum Refusal {
         /// The value, as JSON.
         value: String,
     },
+    /// The patch cannot be carried out on this item.
+    #[error("{0}")]
+    PatchFailed(PatchFailure),
     /// The item lies outside the partition's range: the proposer's map was old.
     #[error("the item does not belong to this partition")]
     WrongPartition,
@@ -125,7 +141,7 @@ impl From<InvalidTtl> for Refusal {
     }
 }
 
-/// What a write did to an item.
+/// What an operation did to an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Effect {
     /// There was none before.
@@ -134,10 +150,14 @@ pub enum Effect {
     Replaced,
     /// There is none now.
     Deleted,
+    /// It was looked at.
+    Read,
+    /// It was not looked at: the client has this version.
+    NotModified,
 }
 
-/// One write that was applied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// One operation that was applied.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Written {
     /// What happened.
     pub effect: Effect,
@@ -145,6 +165,9 @@ pub struct Written {
     pub stamp: Stamp,
     /// Its cost.
     pub charge: Charge,
+    /// The body, if the proposer cannot know it: of a patch or a read.
+    #[serde(with = "serde_bytes")]
+    pub body: Option<Vec<u8>>,
 }
 
 /// A transaction that changed nothing, and why.

@@ -22,7 +22,7 @@ const SHOWN_CHARS_MAX: usize = 60;
 const SYSTEM_PROPERTIES: [&str; 5] = ["_rid", "_self", "_etag", "_ts", "_attachments"];
 
 /// What a container's definition says about reading bodies.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DocumentRules {
     key: KeyDefinition,
     index: IndexRules,

@@ -3,6 +3,7 @@
 //! Today the policy decides the request charge (each indexed value costs) and what may be combined
 //! with a time to live. Queries scan; the index itself comes with the query engine.
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use thiserror::Error;
 
@@ -37,7 +38,7 @@ pub enum IndexingMode {
 }
 
 /// Says which values of an item are indexed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IndexRules {
     nodes: Vec<Node>,
     /// True if the policy has any composite index.
@@ -55,7 +56,7 @@ pub enum SortSupport {
     WithUndefined,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Node {
     names: Vec<(String, usize)>,
     elements: Option<usize>,

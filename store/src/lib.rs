@@ -21,6 +21,7 @@ pub mod keycode;
 pub mod machine;
 pub mod partition;
 pub mod partition_key;
+pub mod patch;
 pub mod query;
 pub mod snapshot;
 pub mod time;

@@ -91,7 +91,11 @@ pub enum MetaTag {
     Membership,
     /// A snapshot installation that has begun and not ended.
     Installing,
+    /// What rows belong to the group, so that they can be removed when nothing else knows any more.
+    Spec,
 }
+
+const SPEC_TAG: u8 = 3;
 
 /// The key of a meta row.
 pub fn meta_key(group: GroupId, tag: MetaTag) -> Vec<u8> {
@@ -99,6 +103,7 @@ pub fn meta_key(group: GroupId, tag: MetaTag) -> Vec<u8> {
         MetaTag::State => 0,
         MetaTag::Membership => 1,
         MetaTag::Installing => 2,
+        MetaTag::Spec => SPEC_TAG,
     };
     let mut key = group.0.to_be_bytes().to_vec();
     key.push(tag);
@@ -108,6 +113,19 @@ pub fn meta_key(group: GroupId, tag: MetaTag) -> Vec<u8> {
 /// All meta rows of a group.
 pub fn meta_range(group: GroupId) -> KeyRange {
     KeyRange::prefix(Table::Meta, group.0.to_be_bytes().to_vec())
+}
+
+/// Every `MetaTag::Spec` row of the engine, decoded.
+pub fn read_specs<T: serde::de::DeserializeOwned>(read: &dyn Read) -> Result<Vec<T>, Fault> {
+    let mut specs = Vec::new();
+    for row in read.scan(&KeyRange::prefix(Table::Meta, Vec::new())) {
+        let (key, value) = row?;
+        if key.last() == Some(&SPEC_TAG) {
+            let spec = codec::decode(&value).map_err(|error| Fault::corrupt("meta", error))?;
+            specs.push(spec);
+        }
+    }
+    Ok(specs)
 }
 
 /// Reads and decodes a meta row.

@@ -20,6 +20,7 @@ use ephemeris_store::item::{FeedRow, ItemKey};
 use ephemeris_store::machine::{Entry, LogId, Machine};
 use ephemeris_store::partition::{Partition, PartitionSpec};
 use ephemeris_store::partition_key::{KeyDefinition, KeyKind, PartitionKey, SlotRange};
+use ephemeris_store::patch::PatchRequest;
 use ephemeris_store::query::{
     CompiledQuery, PageLimits, PageOutcome, Parameters, Projection, Scope, Value, run_page,
 };
@@ -46,18 +47,27 @@ struct Runner {
 
 type Answer = Result<String, Box<dyn Error>>;
 
-/// `[ttl=JSON] [v=JSON] [if-match=*|last|other] [if-none-match=*|other]`
+/// `[ttl=JSON] [v=JSON] [if-match=*|last|other] [if-none-match=*|last|other]`, and of a patch
+/// `ops=JSON [if=CONDITION]`
 #[derive(Default)]
 struct WriteArgs {
     ttl: Option<serde_json::Value>,
     v: Option<serde_json::Value>,
     if_match: Option<String>,
     if_none_match: Option<String>,
+    patch: Option<String>,
 }
 
 impl WriteArgs {
     fn take(args: &mut ArgumentConsumer<'_>) -> Result<Self, Box<dyn Error>> {
+        let condition = args.take_key("if").map(str::to_string);
+        let patch = args.take_key("ops").map(|operations| {
+            let operations: serde_json::Value = serde_json::from_str(operations)?;
+            let request = serde_json::json!({ "operations": operations, "condition": condition });
+            Ok::<_, serde_json::Error>(request.to_string())
+        });
         Ok(Self {
+            patch: patch.transpose()?,
             ttl: args.take_key("ttl").map(serde_json::from_str).transpose()?,
             v: args.take_key("v").map(serde_json::from_str).transpose()?,
             if_match: args.take_key("if-match").map(str::to_string),
@@ -127,7 +137,7 @@ impl Runner {
         Ok(format!("policy {policy}, epoch {}\n", epoch.0))
     }
 
-    /// `create|replace|upsert|delete ID …`, see `WriteArgs`.
+    /// `create|replace|upsert|patch|delete|look ID …`, see `WriteArgs`.
     fn write(&mut self, name: &str, args: &mut ArgumentConsumer<'_>) -> Answer {
         let id = args.next_pos().ok_or("which item?")?.to_string();
         let write = self.item_write(name, &id, WriteArgs::take(args)?)?;
@@ -154,7 +164,12 @@ impl Runner {
             "create" => Action::Create(parsed.document),
             "replace" => Action::Replace(parsed.document),
             "upsert" => Action::Upsert(parsed.document),
+            "patch" => Action::Patch(PatchRequest {
+                text: args.patch.ok_or("a patch needs ops")?.into_bytes(),
+                rules: self.rules.clone(),
+            }),
             "delete" => Action::Delete,
+            "look" => Action::Read,
             _ => return Err(format!("no such command: {name}").into()),
         };
         let precondition = match (args.if_match.as_deref(), args.if_none_match.as_deref()) {
@@ -162,6 +177,7 @@ impl Runner {
             (Some("last"), _) => Precondition::IfMatch(self.last_etags.get(id).copied()),
             (Some(_), _) => Precondition::IfMatch(None),
             (None, Some("*")) => Precondition::IfNoneMatchAny,
+            (None, Some("last")) => Precondition::IfNoneMatch(self.last_etags.get(id).copied()),
             (None, Some(_)) => Precondition::IfNoneMatch(None),
             (None, None) => Precondition::None,
         };
@@ -190,6 +206,9 @@ impl Runner {
                     let (ts, charge) = (written.stamp.ts, written.charge);
                     let number = written.stamp.number.0 & 0xFFFF_FFFF;
                     writeln!(text, "{label} → {effect}, _ts {ts}, item {number}, {charge} RU")?;
+                    if let Some(body) = &written.body {
+                        writeln!(text, "  {}", String::from_utf8_lossy(body))?;
+                    }
                     self.last_etags.insert(id.clone(), written.stamp.etag);
                 }
             }

@@ -1,10 +1,11 @@
 //! Who is speaking: the first frame of a connection, and whether it is believed.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use ephemeris_raft::Lane;
 use ephemeris_store::catalog::ClusterId;
 use ephemeris_store::ids::NodeId;
-use ephemeris_raft::Lane;
 use serde::{Deserialize, Serialize};
 
 use super::Channel;
@@ -50,14 +51,21 @@ pub(crate) enum Refused {
         /// The node.
         node: NodeId,
     },
+    /// Another node than the address list says.
+    #[error("node {found} answers where node {wanted} should be; check --cluster")]
+    AnotherNode {
+        /// Who was called.
+        wanted: NodeId,
+        /// Who answered.
+        found: NodeId,
+    },
     /// The first frame was no greeting.
     #[error("the greeting is malformed")]
     Malformed,
 }
 
 impl Hello {
-    /// What the connection is for.
-    pub(super) fn channel(&self) -> Option<Channel> {
+    fn channel(&self) -> Option<Channel> {
         match self.channel {
             0 => Some(Channel::Raft(Lane::Append)),
             1 => Some(Channel::Raft(Lane::Control)),
@@ -68,83 +76,88 @@ impl Hello {
     }
 }
 
-/// What this node says of itself; the cluster becomes known later. Clones share it.
+/// Who this node is, and what it knows of others. Clones share it.
 #[derive(Clone)]
 pub(crate) struct LocalIdentity {
     node: NodeId,
     directory: u128,
-    cluster: Arc<RwLock<Option<ClusterId>>>,
+    known: Arc<RwLock<Known>>,
+}
+
+/// What the catalog told so far.
+#[derive(Default)]
+struct Known {
+    cluster: Option<ClusterId>,
+    directories: BTreeMap<NodeId, u128>,
 }
 
 impl LocalIdentity {
     /// The identity of this node.
     pub(crate) fn new(node: NodeId, directory: u128, cluster: Option<ClusterId>) -> Self {
-        Self { node, directory, cluster: Arc::new(RwLock::new(cluster)) }
+        let known = Known { cluster, directories: BTreeMap::new() };
+        Self { node, directory, known: Arc::new(RwLock::new(known)) }
+    }
+
+    /// This node.
+    pub(super) fn node(&self) -> NodeId {
+        self.node
     }
 
     /// Learns which cluster this is.
     pub(crate) fn set_cluster(&self, cluster: ClusterId) {
-        *self.cluster.write().unwrap_or_else(PoisonError::into_inner) = Some(cluster);
+        self.known.write().unwrap_or_else(PoisonError::into_inner).cluster = Some(cluster);
+    }
+
+    /// Learns with which data directories nodes are known.
+    pub(crate) fn set_directories(&self, directories: BTreeMap<NodeId, u128>) {
+        self.known.write().unwrap_or_else(PoisonError::into_inner).directories = directories;
     }
 
     /// The cluster, if it is known.
     pub(crate) fn cluster(&self) -> Option<ClusterId> {
-        *self.cluster.read().unwrap_or_else(PoisonError::into_inner)
+        self.known.read().unwrap_or_else(PoisonError::into_inner).cluster
     }
 
-    /// This node.
-    pub(crate) fn node(&self) -> NodeId {
-        self.node
-    }
-
-    /// The greeting for a channel.
-    pub(super) fn hello(&self, channel: Channel) -> HelloMaker {
+    /// What this node says of itself on a channel, as of now.
+    pub(super) fn hello(&self, channel: Channel) -> Hello {
         let channel = match channel {
             Channel::Raft(Lane::Append) => 0,
             Channel::Raft(Lane::Control) => 1,
             Channel::Raft(Lane::Snapshot) => 2,
             Channel::Requests => 3,
         };
-        HelloMaker { identity: self.clone(), channel }
+        let Self { node, directory, .. } = *self;
+        Hello { protocol: PROTOCOL, cluster: self.cluster(), node, directory, channel }
     }
 
-    /// Whether to believe another node's greeting, given what the catalog knows.
-    pub(super) fn check(&self, hello: &Hello, policy: &dyn PeerPolicy) -> Result<(), Refused> {
+    /// Whether to believe another node's greeting; returns what the connection is for.
+    ///
+    /// A node that lost its data may still ask what to do about it, but takes no part in any group.
+    pub(super) fn check(&self, hello: &Hello) -> Result<Channel, Refused> {
         if hello.protocol != PROTOCOL {
             return Err(Refused::Protocol { ours: PROTOCOL, theirs: hello.protocol });
         }
-        let clusters = (self.cluster(), hello.cluster);
-        if let (Some(ours), Some(theirs)) = clusters
+        let channel = hello.channel().ok_or(Refused::Malformed)?;
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        if let (Some(ours), Some(theirs)) = (known.cluster, hello.cluster)
             && ours != theirs
         {
             return Err(Refused::Cluster);
         }
-        match policy.known_directory(hello.node) {
-            Some(known) if known != hello.directory => {
+        let directory = known.directories.get(&hello.node);
+        match channel {
+            Channel::Raft(_) if directory.is_some_and(|known| *known != hello.directory) => {
                 Err(Refused::LostData { node: hello.node })
             }
-            Some(_) | None => Ok(()),
+            Channel::Raft(_) | Channel::Requests => Ok(channel),
         }
     }
-}
 
-/// Makes greetings as of the moment they are sent.
-#[derive(Clone)]
-pub(super) struct HelloMaker {
-    identity: LocalIdentity,
-    channel: u8,
-}
-
-impl HelloMaker {
-    pub(super) fn make(&self) -> Hello {
-        let LocalIdentity { node, directory, .. } = self.identity;
-        let cluster = self.identity.cluster();
-        Hello { protocol: PROTOCOL, cluster, node, directory, channel: self.channel }
+    /// Whether to believe the node that answers a call to `wanted`.
+    pub(super) fn check_answer(&self, wanted: NodeId, hello: &Hello) -> Result<(), Refused> {
+        if hello.node != wanted {
+            return Err(Refused::AnotherNode { wanted, found: hello.node });
+        }
+        self.check(hello).map(|_| ())
     }
-}
-
-/// What the catalog knows of nodes.
-pub(crate) trait PeerPolicy: Send + Sync + 'static {
-    /// The data directory a node is known with.
-    fn known_directory(&self, node: NodeId) -> Option<u128>;
 }

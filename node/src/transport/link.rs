@@ -17,12 +17,15 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
+use super::Channel;
 use super::frame::{Frame, FrameReader, Kind};
-use super::hello::{HelloMaker, Refused};
+use super::hello::{Hello, LocalIdentity, Refused};
 use crate::supervisor::{EXIT_FAULT, Tasks};
 
 /// Messages waiting for a connection; beyond that the node counts as unreachable.
 const QUEUE_MESSAGES_MAX: usize = 8192;
+/// Beyond so many unanswered requests, those whose callers gave up are forgotten.
+const PENDING_MAX: usize = 8192;
 /// Bytes gathered into one write.
 const WRITE_BYTES_TARGET: usize = 256 << 10;
 /// How long connecting and greeting may take.
@@ -52,6 +55,9 @@ struct Pending(Mutex<HashMap<u64, oneshot::Sender<Result<Bytes, TransportError>>
 impl Pending {
     fn insert(&self, number: u64, answer: oneshot::Sender<Result<Bytes, TransportError>>) {
         let mut pending = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if pending.len() >= PENDING_MAX {
+            pending.retain(|_, answer| !answer.is_closed());
+        }
         pending.insert(number, answer);
     }
 
@@ -65,9 +71,14 @@ impl Pending {
 }
 
 impl Link {
-    pub(super) fn start(tasks: &Tasks, node: NodeId, address: String, hello: HelloMaker) -> Self {
+    pub(super) fn start(
+        tasks: &Tasks,
+        (node, channel): (NodeId, Channel),
+        address: String,
+        identity: LocalIdentity,
+    ) -> Self {
         let (queue, receiver) = mpsc::channel(QUEUE_MESSAGES_MAX);
-        let connection = Connection { node, address, hello, queue: receiver };
+        let connection = Connection { node, channel, address, identity, queue: receiver };
         tasks.spawn("peer link", connection.run());
         Self { node, queue, next: Arc::new(AtomicU64::new(1)) }
     }
@@ -91,8 +102,9 @@ impl Link {
 
 struct Connection {
     node: NodeId,
+    channel: Channel,
     address: String,
-    hello: HelloMaker,
+    identity: LocalIdentity,
     queue: mpsc::Receiver<Outgoing>,
 }
 
@@ -142,21 +154,23 @@ impl Connection {
     async fn connect(&self) -> io::Result<(FrameReader<OwnedReadHalf>, OwnedWriteHalf)> {
         let attempt = async {
             let stream = TcpStream::connect(&self.address).await?;
-            stream.set_nodelay(true)?;
+            super::prepare(&stream)?;
             let (reader, mut writer) = stream.into_split();
             let mut greeting = BytesMut::new();
-            let payload = Bytes::from(codec::encode(&self.hello.make()));
+            let payload = Bytes::from(codec::encode(&self.identity.hello(self.channel)));
             Frame { kind: Kind::Hello, number: 0, payload }.write(&mut greeting);
             writer.write_all(&greeting).await?;
             let mut reader = FrameReader::new(reader);
             let answer = reader.next().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
-            let welcome: Result<(), Refused> =
+            let welcome: Result<Hello, Refused> =
                 codec::decode(&answer.payload).map_err(io::Error::other)?;
-            if let Err(refused) = welcome {
-                self.refused(&refused);
-                return Err(io::Error::other(refused));
+            match welcome.and_then(|hello| self.identity.check_answer(self.node, &hello)) {
+                Ok(()) => Ok((reader, writer)),
+                Err(refused) => {
+                    self.refused(&refused);
+                    Err(io::Error::other(refused))
+                }
             }
-            Ok((reader, writer))
         };
         timeout(CONNECT_DEADLINE, attempt).await.map_err(|_| io::ErrorKind::TimedOut)?
     }
@@ -164,13 +178,14 @@ impl Connection {
     /// A node without the data it is known for must not go on: its votes would be lies.
     fn refused(&self, refused: &Refused) {
         match refused {
-            Refused::LostData { node } if *node == self.hello.make().node => {
+            Refused::LostData { node } if *node == self.identity.node() => {
                 tracing::error!(%refused, "this node was refused: the process ends");
                 std::process::exit(EXIT_FAULT);
             }
             Refused::LostData { .. }
             | Refused::Protocol { .. }
             | Refused::Cluster
+            | Refused::AnotherNode { .. }
             | Refused::Malformed => {}
         }
     }

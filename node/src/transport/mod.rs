@@ -15,14 +15,16 @@ mod link;
 mod server;
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::Bytes;
 use ephemeris_raft::{Answering, Lane, Transport, TransportError};
 use ephemeris_store::ids::NodeId;
+use tokio::net::TcpStream;
 
-pub(crate) use hello::{Hello, LocalIdentity, PeerPolicy, Refused};
+pub(crate) use hello::LocalIdentity;
 use link::Link;
 pub(crate) use server::{RequestHandler, serve};
 
@@ -100,11 +102,23 @@ impl PeerTransport {
         }
         let addresses = self.shared.addresses.read().unwrap_or_else(PoisonError::into_inner);
         let address = addresses.get(&node)?.clone();
-        let hello = self.shared.identity.hello(channel);
-        let link = Link::start(&self.shared.tasks, node, address, hello);
+        let identity = self.shared.identity.clone();
+        let link = Link::start(&self.shared.tasks, (node, channel), address, identity);
         links.insert((node, channel), link.clone());
         Some(link)
     }
+}
+
+/// Bytes that another node has not acknowledged for so long end the connection: without this, one
+/// that was cut would go on waiting long after the network is whole again.
+const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(3);
+
+/// Sets up a connection: small messages go at once, and a dead peer is noticed.
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let millis = u32::try_from(UNACKNOWLEDGED_MAX.as_millis()).expect("a few thousand");
+    rustix::net::sockopt::set_tcp_user_timeout(stream, millis)?;
+    Ok(())
 }
 
 impl Transport for PeerTransport {

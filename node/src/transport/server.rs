@@ -20,7 +20,7 @@ use tracing::{debug, warn};
 
 use super::Channel;
 use super::frame::{Frame, FrameReader, Kind};
-use super::hello::{Hello, LocalIdentity, PeerPolicy, Refused};
+use super::hello::{Hello, LocalIdentity, Refused};
 use crate::supervisor::Tasks;
 
 /// Answers waiting to be written on one connection.
@@ -45,7 +45,6 @@ pub(crate) trait RequestHandler: Send + Sync + 'static {
 struct Context {
     tasks: Tasks,
     identity: LocalIdentity,
-    policy: Arc<dyn PeerPolicy>,
     router: Router,
     handler: Arc<dyn RequestHandler>,
 }
@@ -55,11 +54,10 @@ pub(crate) fn serve(
     tasks: &Tasks,
     listener: TcpListener,
     identity: LocalIdentity,
-    policy: Arc<dyn PeerPolicy>,
     router: Router,
     handler: Arc<dyn RequestHandler>,
 ) {
-    let context = Context { tasks: tasks.clone(), identity, policy, router, handler };
+    let context = Context { tasks: tasks.clone(), identity, router, handler };
     tasks.spawn("peer listener", async move {
         loop {
             match listener.accept().await {
@@ -81,13 +79,16 @@ pub(crate) fn serve(
 }
 
 async fn take(stream: TcpStream, context: Context) -> io::Result<()> {
-    stream.set_nodelay(true)?;
+    super::prepare(&stream)?;
     let (reader, mut writer) = stream.into_split();
     let mut reader = FrameReader::new(reader);
     let greeting = reader.next().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
     let judged = judge(&greeting, &context);
     let mut out = BytesMut::new();
-    let verdict = judged.as_ref().map(|_| ()).map_err(Clone::clone);
+    let verdict = match &judged {
+        Ok((_, channel)) => Ok(context.identity.hello(*channel)),
+        Err(refused) => Err(refused.clone()),
+    };
     let payload = Bytes::from(codec::encode(&verdict));
     Frame { kind: Kind::Hello, number: 0, payload }.write(&mut out);
     writer.write_all(&out).await?;
@@ -117,8 +118,7 @@ fn judge(greeting: &Frame, context: &Context) -> Result<(Hello, Channel), Refuse
         return Err(Refused::Malformed);
     }
     let hello: Hello = codec::decode(&greeting.payload).map_err(|_| Refused::Malformed)?;
-    context.identity.check(&hello, context.policy.as_ref())?;
-    let channel = hello.channel().ok_or(Refused::Malformed)?;
+    let channel = context.identity.check(&hello)?;
     Ok((hello, channel))
 }
 

@@ -3,8 +3,8 @@
 use std::future::Future;
 use std::pin::Pin;
 
-use ephemeris_store::catalog::ClusterId;
 use ephemeris_raft::Router;
+use ephemeris_store::catalog::ClusterId;
 use tokio::net::TcpListener;
 
 use super::*;
@@ -27,21 +27,14 @@ impl RequestHandler for Echo {
     }
 }
 
-struct Knows(Option<u128>);
-
-impl PeerPolicy for Knows {
-    fn known_directory(&self, _: NodeId) -> Option<u128> {
-        self.0
-    }
-}
-
 const DEADLINE: Duration = Duration::from_secs(5);
 
 async fn server(tasks: &Tasks, cluster: u128, known: Option<u128>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let identity = LocalIdentity::new(NodeId(2), 2, Some(ClusterId(cluster)));
-    serve(tasks, listener, identity, Arc::new(Knows(known)), Router::new(), Arc::new(Echo));
+    identity.set_directories(known.map(|directory| (NodeId(1), directory)).into_iter().collect());
+    serve(tasks, listener, identity, Router::new(), Arc::new(Echo));
     address
 }
 
@@ -95,6 +88,31 @@ async fn another_cluster_is_refused() {
     let client = client(&tasks, server(&tasks, 8, None).await);
     assert_eq!(call(&client, b"hello").await, Err(TransportError::Unreachable(NodeId(2))));
     tasks.stop().await;
+}
+
+#[tokio::test]
+async fn another_node_at_the_address_is_refused() {
+    let tasks = Tasks::new();
+    let address = server(&tasks, 7, None).await;
+    let identity = LocalIdentity::new(NodeId(1), 1, Some(ClusterId(7)));
+    let nodes = BTreeMap::from([(NodeId(3), address)]);
+    let client = PeerTransport::new(tasks.clone(), identity, nodes);
+    let answer = client.send(NodeId(3), Channel::Requests, Bytes::new(), DEADLINE).await;
+    assert_eq!(answer, Err(TransportError::Unreachable(NodeId(3))));
+    tasks.stop().await;
+}
+
+#[test]
+fn a_node_with_other_data_may_ask_but_not_vote() {
+    let identity = LocalIdentity::new(NodeId(2), 2, Some(ClusterId(7)));
+    identity.set_directories(BTreeMap::from([(NodeId(1), 5)]));
+    let stranger = LocalIdentity::new(NodeId(1), 6, None);
+    for lane in [Lane::Append, Lane::Control, Lane::Snapshot] {
+        assert!(identity.check(&stranger.hello(Channel::Raft(lane))).is_err());
+    }
+    assert!(identity.check(&stranger.hello(Channel::Requests)).is_ok());
+    let known = LocalIdentity::new(NodeId(1), 5, None);
+    assert!(identity.check(&known.hello(Channel::Raft(Lane::Append))).is_ok());
 }
 
 #[tokio::test]

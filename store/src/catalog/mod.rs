@@ -53,7 +53,13 @@ impl Catalog {
 
     /// The last entry applied.
     pub fn lsn(&self) -> Lsn {
-        Lsn(self.read_shared().applied.map_or(0, |applied| applied.index))
+        self.read_shared().lsn()
+    }
+
+    /// The catalog and the entry it is as of.
+    pub fn state_and_lsn(&self) -> (Arc<CatalogState>, Lsn) {
+        let shared = self.read_shared();
+        (shared.state.clone(), shared.lsn())
     }
 
     fn read_shared(&self) -> std::sync::RwLockReadGuard<'_, Shared> {
@@ -62,6 +68,10 @@ impl Catalog {
 }
 
 impl Shared {
+    fn lsn(&self) -> Lsn {
+        Lsn(self.applied.map_or(0, |applied| applied.index))
+    }
+
     fn load(engine: &dyn Engine) -> Result<Self, Fault> {
         let header: Option<state::Header> =
             machine::read_meta(engine, GroupId::CATALOG, MetaTag::State)?;

@@ -367,6 +367,12 @@ impl CatalogState {
         partitions
     }
 
+    /// True if this copy of the catalog has seen the group being created: if it does not know it any
+    /// more, it was deleted.
+    pub fn has_created(&self, group: GroupId) -> bool {
+        group.0 <= self.header.groups_created
+    }
+
     /// The offers in the order they were created.
     pub fn offers(&self) -> impl Iterator<Item = &Arc<Offer>> {
         self.offers.values()

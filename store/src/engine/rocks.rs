@@ -166,7 +166,7 @@ impl Engine for RocksEngine {
                 }
             }
         }
-        Ok(self.db.write_opt(&changes, &unjournaled())?)
+        Ok(self.db.write_opt(changes, &unjournaled())?)
     }
 
     fn view(&self) -> Arc<dyn Read> {

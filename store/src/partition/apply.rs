@@ -4,13 +4,15 @@ use super::{Partition, PartitionState};
 use crate::charge::Charge;
 use crate::codec;
 use crate::command::{
-    Action, Command, CommandEffect, Effect, ItemWrite, Outcome, Proposal, Refusal, Refused, Written,
+    Action, Command, CommandEffect, Effect, ItemWrite, Outcome, Precondition, Proposal, Refusal,
+    Refused, Written,
 };
 use crate::document::Document;
 use crate::engine::{Batch, Fault, Table};
 use crate::ids::{Etag, ItemNumber, Lsn};
 use crate::item::{FeedPosition, FeedRow, Item, ItemKey, Stamp, feed_key};
 use crate::machine::{self, Entry, LogId, Membership, MetaTag};
+use crate::patch::{PatchFailure, PatchRequest};
 use crate::time::Seconds;
 use crate::ttl::{ItemTtl, TtlField};
 
@@ -24,6 +26,18 @@ pub(super) struct Draft<'p> {
     due: Option<Seconds>,
     /// What the writes of this entry did so far, for the later ones to see.
     touched: Vec<(ItemKey, Option<Item>)>,
+}
+
+/// What an operation that is not refused comes to.
+enum Step {
+    /// A new version.
+    Store { document: Document, effect: Effect, shows_body: bool },
+    /// No version.
+    Remove(Item),
+    /// Nothing new: the version is shown.
+    Look(Item),
+    /// Nothing new, and the client has the version.
+    LookAway(Stamp),
 }
 
 impl Partition {
@@ -124,65 +138,109 @@ impl Draft<'_> {
         if !key.is_valid() || !self.partition.spec.slots.contains(key.slot()) {
             return Ok(Err((Refusal::WrongPartition, Charge::ZERO)));
         }
-        if let Err(refusal) = self.check_ttl(&action) {
-            return Ok(Err((refusal, Charge::REFUSED_BODY)));
-        }
         let stored = self.stored(&key)?;
-        let live = stored.as_ref().filter(|item| !self.is_dead(item)).map(|item| item.stamp);
-        let looked_at = stored.as_ref().map_or(0, |item| item.body.len());
-        if let Some(live) = live {
-            let refusal = match &action {
-                Action::Create(_) => Some(Refusal::Conflict),
-                Action::Replace(_) | Action::Upsert(_) | Action::Delete => {
-                    let allowed = precondition.allows(live.etag);
-                    (!allowed).then_some(Refusal::PreconditionFailed)
+        let live = stored.as_ref().filter(|item| !self.is_dead(item));
+        let number = live.map(|item| item.stamp.number);
+        let step = match self.decide(action, precondition, live) {
+            Ok(step) => step,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        Ok(Ok(match step {
+            Step::Store { document, effect, shows_body } => {
+                let stamp = self.store(operation, key, stored.as_ref(), number, &document);
+                let (bytes, indexed_values) = (document.body.len(), document.indexed_values);
+                let charge = match effect {
+                    Effect::Created => Charge::create(bytes, indexed_values),
+                    Effect::Replaced | Effect::Deleted | Effect::Read | Effect::NotModified => {
+                        Charge::replace(bytes, indexed_values)
+                    }
+                };
+                Written { effect, stamp, charge, body: shows_body.then_some(document.body) }
+            }
+            Step::Remove(item) => {
+                let stamp = item.stamp;
+                let charge = Charge::create(item.body.len(), stamp.indexed_values);
+                self.remove(&key, &item);
+                Written { effect: Effect::Deleted, stamp, charge, body: None }
+            }
+            Step::Look(item) => {
+                let charge = Charge::point_read(item.body.len());
+                let (effect, stamp) = (Effect::Read, item.stamp);
+                Written { effect, stamp, charge, body: Some(item.body) }
+            }
+            Step::LookAway(stamp) => Written {
+                effect: Effect::NotModified,
+                stamp,
+                charge: Charge::NOT_MODIFIED,
+                body: None,
+            },
+        }))
+    }
+
+    /// Decides what an operation comes to, given the live version of its item.
+    fn decide(
+        &self,
+        action: Action,
+        precondition: Precondition,
+        live: Option<&Item>,
+    ) -> Result<Step, (Refusal, Charge)> {
+        if let Action::Create(document) | Action::Replace(document) | Action::Upsert(document) =
+            &action
+        {
+            self.check_ttl(document)?;
+        }
+        let Some(live) = live else {
+            return match action {
+                Action::Create(document) | Action::Upsert(document) => {
+                    Ok(Step::Store { document, effect: Effect::Created, shows_body: false })
+                }
+                Action::Replace(_) | Action::Patch(_) | Action::Delete | Action::Read => {
+                    Err((Refusal::NotFound, Charge::NOT_FOUND))
                 }
             };
-            if let Some(refusal) = refusal {
-                return Ok(Err((refusal, Charge::point_read(looked_at))));
-            }
-        }
-        let (document, effect) = match (action, live) {
-            (Action::Replace(_) | Action::Delete, None) => {
-                return Ok(Err((Refusal::NotFound, Charge::NOT_FOUND)));
-            }
-            (Action::Delete, Some(stamp)) => {
-                let item = stored.as_ref().expect("a live version is a stored one");
-                self.remove(&key, item);
-                let charge = Charge::create(looked_at, stamp.indexed_values);
-                return Ok(Ok(Written { effect: Effect::Deleted, stamp, charge }));
-            }
-            (Action::Create(document) | Action::Upsert(document), None) => {
-                (document, Effect::Created)
-            }
+        };
+        let looked_at = Charge::point_read(live.body.len());
+        let replaced =
+            |document| Step::Store { document, effect: Effect::Replaced, shows_body: false };
+        match (action, precondition.allows(live.stamp.etag)) {
+            (Action::Create(_), _) => Err((Refusal::Conflict, looked_at)),
+            (Action::Read, false) if precondition.is_none_match() => Ok(Step::LookAway(live.stamp)),
             (
-                Action::Create(document) | Action::Replace(document) | Action::Upsert(document),
-                Some(_),
-            ) => (document, Effect::Replaced),
-        };
-        let number = live.map(|live| live.number);
-        let stamp = self.store(operation, key, stored.as_ref(), number, &document);
-        let charge = match effect {
-            Effect::Created => Charge::create(document.body.len(), document.indexed_values),
-            Effect::Replaced | Effect::Deleted => {
-                Charge::replace(document.body.len(), document.indexed_values)
+                Action::Replace(_)
+                | Action::Upsert(_)
+                | Action::Patch(_)
+                | Action::Delete
+                | Action::Read,
+                false,
+            ) => Err((Refusal::PreconditionFailed, looked_at)),
+            (Action::Replace(document) | Action::Upsert(document), true) => Ok(replaced(document)),
+            (Action::Patch(request), true) => self.patch(&request, live),
+            (Action::Delete, true) => Ok(Step::Remove(live.clone())),
+            (Action::Read, true) => Ok(Step::Look(live.clone())),
+        }
+    }
+
+    fn patch(&self, request: &PatchRequest, live: &Item) -> Result<Step, (Refusal, Charge)> {
+        let shown = live.to_json(self.partition.spec.container);
+        match request.carry_out(&live.body, &shown) {
+            Ok(document) => {
+                self.check_ttl(&document)?;
+                Ok(Step::Store { document, effect: Effect::Replaced, shows_body: true })
             }
-        };
-        Ok(Ok(Written { effect, stamp, charge }))
+            Err(PatchFailure::Condition) => {
+                Err((Refusal::PreconditionFailed, Charge::point_read(live.body.len())))
+            }
+            Err(failure) => Err((Refusal::PatchFailed(failure), Charge::REFUSED_BODY)),
+        }
     }
 
     /// While expiry is on, a `ttl` must be valid (R5); while it is off, it is inert (R6).
-    fn check_ttl(&self, action: &Action) -> Result<(), Refusal> {
-        match action {
-            Action::Create(document) | Action::Replace(document) | Action::Upsert(document) => {
-                match &document.ttl {
-                    TtlField::Invalid(value) if self.state.ttl.policy().is_on() => {
-                        Err(Refusal::InvalidTtl { value: value.clone() })
-                    }
-                    TtlField::Invalid(_) | TtlField::Absent | TtlField::Valid(_) => Ok(()),
-                }
+    fn check_ttl(&self, document: &Document) -> Result<(), (Refusal, Charge)> {
+        match &document.ttl {
+            TtlField::Invalid(value) if self.state.ttl.policy().is_on() => {
+                Err((Refusal::InvalidTtl { value: value.clone() }, Charge::REFUSED_BODY))
             }
-            Action::Delete => Ok(()),
+            TtlField::Invalid(_) | TtlField::Absent | TtlField::Valid(_) => Ok(()),
         }
     }
 

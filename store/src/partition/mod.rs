@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 pub use read::{Fetched, PartitionView};
 
-use crate::engine::{Engine, Fault, KeyRange, Read, Table};
+use crate::engine::{Batch, Engine, Fault, KeyRange, Read, Table};
 use crate::ids::{ContainerNumber, GroupId, Lsn};
 use crate::item::{ContainerKeys, FeedPosition, feed_key};
 use crate::machine::{self, Entry, LogId, Machine, Membership, MetaTag, Progress};
@@ -120,9 +120,15 @@ impl Shared {
 impl Partition {
     /// Opens a partition over what the engine holds of it; empty if it holds nothing.
     pub fn open(engine: Arc<dyn Engine>, spec: PartitionSpec) -> Result<Self, Fault> {
+        remember_spec(engine.as_ref(), &spec)?;
         let shared = Shared::load(engine.as_ref(), spec.group)?;
         let keys = ContainerKeys::new(spec.container);
         Ok(Self { engine, spec, keys, shared: RwLock::new(shared), due: due::Due::default() })
+    }
+
+    /// Every partition the engine holds rows of, or once held.
+    pub fn stored(engine: &dyn Engine) -> Result<Vec<PartitionSpec>, Fault> {
+        machine::read_specs(engine)
     }
 
     /// What makes this partition this one.
@@ -161,6 +167,19 @@ impl Partition {
             by_slot.into_iter().map(|table| keys.slots(table, spec.slots)).collect();
         ranges.push(KeyRange::prefix(Table::Feed, spec.group.0.to_be_bytes().to_vec()));
         ranges
+    }
+}
+
+/// Writes down which rows are the partition's, before the first of them.
+fn remember_spec(engine: &dyn Engine, spec: &PartitionSpec) -> Result<(), Fault> {
+    match machine::read_meta::<PartitionSpec>(engine, spec.group, MetaTag::Spec)? {
+        Some(known) if known == *spec => Ok(()),
+        Some(_) => Err(Fault::corrupt("meta", "the group held another partition")),
+        None => {
+            let mut batch = Batch::default();
+            machine::put_meta(&mut batch, spec.group, MetaTag::Spec, spec);
+            engine.write(batch)
+        }
     }
 }
 

@@ -106,6 +106,29 @@ const KNOWN_FUNCTIONS: &str = " ABS ACOS AGO ALL ARRAY_AVG ARRAY_CONCAT ARRAY_CO
     TRIM TRUNC UPPER VECTORDISTANCE YEAR ";
 
 impl CompiledQuery {
+    /// Every item as it is: what a read feed returns.
+    pub fn everything() -> Self {
+        Self { projection: Projection::Star, filter: None, order: None }
+    }
+
+    /// The condition of a patch: a query without its SELECT.
+    pub fn condition(text: &str) -> Result<Self> {
+        let query = parse(&format!("SELECT * {text}"))?;
+        let parameters = Parameters::default();
+        let scope = Scope { alias: root_alias(&query)?, parameters: &parameters };
+        refuse_clauses(&query)?;
+        if let Some(sort) = query.order_by.first() {
+            return Err(QueryError::unsupported("ORDER BY in a condition", sort.expr.span));
+        }
+        let filter = query.filter.as_ref().map(|filter| scope.op(filter)).transpose()?;
+        Ok(Self { filter, ..Self::everything() })
+    }
+
+    /// True if an item satisfies the filter.
+    pub fn keeps(&self, item: &Value) -> bool {
+        self.filter.as_ref().is_none_or(|filter| filter.evaluate(item).is_true())
+    }
+
     /// Parses and compiles a query text for a container with these index rules.
     pub fn new(text: &str, parameters: &Parameters, index: &IndexRules) -> Result<Self> {
         let query = parse(text)?;

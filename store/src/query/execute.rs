@@ -45,10 +45,8 @@ pub struct SortKey(#[serde(with = "as_text")] pub Value);
 pub enum Resume {
     /// Behind this item, in key order.
     AfterItem(ItemKey),
-    /// Behind this place in a sorted result. Without a number: behind everything with this key.
-    AfterRow(SortKey, Option<ItemNumber>),
-    /// At this key of a sorted result, everything with it included.
-    FromKey(SortKey),
+    /// Behind this row of a sorted result.
+    AfterRow(SortKey, ItemNumber),
 }
 
 /// A row of a result.
@@ -209,7 +207,7 @@ fn project(
         return Ok(Some(QueryRow { json, key: None, number }));
     }
     let value = source.value(item)?;
-    if query.filter.as_ref().is_some_and(|filter| !filter.evaluate(&value).is_true()) {
+    if !query.keeps(&value) {
         return Ok(None);
     }
     if let Projection::Count(argument) = &query.projection {
@@ -230,6 +228,27 @@ fn projected(projection: &Projection, item: &Value) -> Option<Value> {
             Some(Value::Object(members.filter(|(_, value)| value.is_defined()).collect()))
         }
         Projection::Count(_) => None,
+    }
+}
+
+impl CompiledQuery {
+    /// Runs over values at hand, all at once.
+    pub fn select(&self, values: impl Iterator<Item = Value>) -> Vec<Vec<u8>> {
+        let mut values: Vec<Value> = values.filter(|value| self.keeps(value)).collect();
+        if let Some(order) = &self.order {
+            let key = |value: &Value| order.key.evaluate(value);
+            values.retain(|value| order.keeps_undefined || key(value).is_defined());
+            values.sort_by(|a, b| {
+                let ascending = key(a).sort_compare(&key(b));
+                if order.descending { ascending.reverse() } else { ascending }
+            });
+        }
+        if let Projection::Count(argument) = &self.projection {
+            let counted = values.iter().filter(|value| argument.evaluate(value).is_defined());
+            return vec![counted.count().to_string().into_bytes()];
+        }
+        let rows = values.iter().filter_map(|value| projected(&self.projection, value));
+        rows.map(|row| row.to_json()).collect()
     }
 }
 
@@ -317,7 +336,7 @@ fn sorted_page(
     more |= cut_to_bytes(&mut rows, limits.bytes);
     let next = rows.last().filter(|_| more).map(|last| {
         let key = last.key.clone().expect("sorted rows have keys");
-        Resume::AfterRow(key, Some(last.number))
+        Resume::AfterRow(key, last.number)
     });
     work.rows = rows.len() as u64;
     Ok(PageOutcome::Page(Page { rows, count: 0, next, work }))
@@ -330,7 +349,7 @@ fn sorted_row(
     item: &Item,
 ) -> Result<Option<QueryRow>, Fault> {
     let value = source.value(item)?;
-    if query.filter.as_ref().is_some_and(|filter| !filter.evaluate(&value).is_true()) {
+    if !query.keeps(&value) {
         return Ok(None);
     }
     let key = order.key.evaluate(&value);
@@ -345,15 +364,9 @@ fn sorted_row(
 /// True if a row comes after the place where the last page ended.
 fn is_behind(row: &QueryRow, descending: bool, resume: Option<&Resume>) -> bool {
     let key = row.key.as_ref().expect("sorted rows have keys");
-    let compare = |to: &SortKey| {
-        let ordering = key.0.sort_compare(&to.0);
-        if descending { ordering.reverse() } else { ordering }
-    };
     match resume {
         None | Some(Resume::AfterItem(_)) => true,
-        Some(Resume::FromKey(from)) => compare(from).is_ge(),
-        Some(Resume::AfterRow(after, None)) => compare(after).is_gt(),
-        Some(Resume::AfterRow(after, Some(number))) => {
+        Some(Resume::AfterRow(after, number)) => {
             compare_rows(key, row.number, after, *number, descending).is_gt()
         }
     }

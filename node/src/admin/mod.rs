@@ -1,0 +1,107 @@
+//! What operators ask: is the node alive, is it ready, what does it run, how is it doing.
+//!
+//! `/livez`, `/readyz` and `/metrics` need no key, for orchestrators. `/admin/…` is signed like every
+//! other request.
+
+mod status;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{RawQuery, State};
+use axum::http::{Response, StatusCode, header};
+use axum::routing::get;
+use ephemeris_store::catalog::CatalogCommand;
+use ephemeris_store::charge::Charge;
+use ephemeris_store::ids::NodeId;
+use metrics_exporter_prometheus::PrometheusHandle;
+use serde_json::json;
+
+use crate::gateway::{ApiError, Call, Failure, Gateway, Reply, Verb};
+use crate::node::Node;
+
+/// What the unsigned endpoints need.
+#[derive(Clone)]
+struct Probes {
+    node: Node,
+    metrics: PrometheusHandle,
+}
+
+/// The endpoints that need no key.
+pub(crate) fn probes(node: Node, metrics: PrometheusHandle) -> Router {
+    Router::new()
+        .route("/livez", get(|| async { text(StatusCode::OK, "ok\n".to_string()) }))
+        .route("/readyz", get(ready))
+        .route("/metrics", get(render_metrics))
+        .with_state(Probes { node, metrics })
+}
+
+fn text(status: StatusCode, body: String) -> Response<Body> {
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = status;
+    let plain = header::HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, plain);
+    response
+}
+
+/// 200 once the node can answer requests; with `?verbose`, one line for each condition.
+async fn ready(State(probes): State<Probes>, RawQuery(query): RawQuery) -> Response<Body> {
+    let conditions = probes.node.readiness();
+    let ready = conditions.iter().all(|(_, holds)| *holds);
+    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let mut body = String::new();
+    if query.is_some_and(|query| query.split('&').any(|part| part == "verbose")) {
+        for (name, holds) in conditions {
+            let mark = if holds { "+" } else { "-" };
+            body.push_str(&format!("[{mark}] {name}\n"));
+        }
+    }
+    body.push_str(if ready { "ready\n" } else { "not ready\n" });
+    text(status, body)
+}
+
+async fn render_metrics(State(probes): State<Probes>) -> Response<Body> {
+    probes.node.record_gauges();
+    text(StatusCode::OK, probes.metrics.render())
+}
+
+/// A status as a label.
+pub(crate) fn status_class(status: StatusCode) -> &'static str {
+    match status.as_u16() {
+        200..300 => "2xx",
+        300..400 => "3xx",
+        404 => "404",
+        408 => "408",
+        409 => "409",
+        412 => "412",
+        429 => "429",
+        400..500 => "4xx",
+        _ => "5xx",
+    }
+}
+
+/// Answers `/admin/…`.
+pub(crate) async fn answer(gateway: &Gateway, call: &Call, what: &str) -> Result<Reply, Failure> {
+    match (what, call.verb) {
+        ("status", Verb::Get) => {
+            let status = status::cluster(&gateway.node).await;
+            Ok(Reply::json(StatusCode::OK, status.to_string()).charge(Charge::METADATA_READ))
+        }
+        ("forget-node", Verb::Post) => forget_node(gateway, call).await,
+        _ => Err(ApiError::UnknownPath(format!("admin/{what}")).into()),
+    }
+}
+
+/// Forgets a node that will not come back with its data: its replicas are made anew elsewhere.
+async fn forget_node(gateway: &Gateway, call: &Call) -> Result<Reply, Failure> {
+    let number = call.json()?["node"].as_u64().and_then(|number| u32::try_from(number).ok());
+    let node = number
+        .map(NodeId)
+        .ok_or_else(|| ApiError::BadRequest("The body must be {\"node\": NUMBER}.".to_string()))?;
+    if node == gateway.node.node_id() {
+        let message = "A node cannot forget itself: ask another one.";
+        return Err(ApiError::BadRequest(message.to_string()).into());
+    }
+    gateway.change_catalog(call, CatalogCommand::ForgetNode { node }).await?;
+    let body = json!({ "forgotten": node.0 });
+    Ok(Reply::json(StatusCode::OK, body.to_string()).charge(Charge::METADATA_WRITE))
+}

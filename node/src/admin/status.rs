@@ -1,0 +1,82 @@
+//! What the cluster looks like: nodes, groups, leaders, lag.
+
+use std::collections::BTreeMap;
+
+use ephemeris_store::catalog::{CatalogState, PartitionRecord};
+use ephemeris_store::ids::{GroupId, NodeId};
+use serde_json::{Value, json};
+
+use crate::node::Node;
+use crate::placement::describe_nodes;
+use crate::requests::{NodeDescription, ReplicaDescription};
+
+/// Asks every node, and puts together what those that answer say.
+pub(crate) async fn cluster(node: &Node) -> Value {
+    let descriptions = describe_nodes(node).await;
+    let directory = node.directory().current();
+    let state = directory.state();
+    let cluster = state.cluster().map(|cluster| format!("{:032x}", cluster.0));
+    let mut groups = vec![group(GroupId::CATALOG, json!("catalog"), &descriptions)];
+    for partition in state.partitions() {
+        groups.push(group(partition.group, of_partition(state, partition), &descriptions));
+    }
+    json!({
+        "cluster": cluster,
+        "answeredBy": node.node_id().0,
+        "nodes": state.nodes().map(|record| {
+            let described = descriptions.get(&record.node);
+            json!({
+                "node": record.node.0,
+                "url": record.url,
+                "peer": record.peer,
+                "reachable": described.is_some(),
+                "version": described.map(|description| &description.version),
+                "replicas": described.map(|description| description.replicas.len()),
+            })
+        }).collect::<Vec<_>>(),
+        "groups": groups,
+    })
+}
+
+fn of_partition(state: &CatalogState, partition: &PartitionRecord) -> Value {
+    let container = state.container(partition.container);
+    let database = state.database(partition.container.database);
+    json!({
+        "database": database.map(|database| database.name.as_str()),
+        "container": container.map(|container| container.definition.name().as_str()),
+        "range": partition.range.to_string(),
+    })
+}
+
+fn group(group: GroupId, name: Value, descriptions: &BTreeMap<NodeId, NodeDescription>) -> Value {
+    let replicas: Vec<(&NodeId, &ReplicaDescription)> = descriptions
+        .iter()
+        .flat_map(|(node, description)| {
+            description.replicas.iter().map(move |replica| (node, replica))
+        })
+        .filter(|(_, replica)| replica.group == group)
+        .collect();
+    let leader = replicas.iter().find(|(_, replica)| replica.leader == Some(replica.replica));
+    let last = leader.and_then(|(_, leader)| leader.last);
+    let replicas: Vec<Value> = replicas
+        .iter()
+        .map(|(node, replica)| {
+            json!({
+                "node": node.0,
+                "replica": replica.replica.to_string(),
+                "applied": replica.applied,
+                "lag": last.map(|last| last.saturating_sub(replica.applied.unwrap_or(0))),
+                "items": replica.items,
+                "stopped": replica.stopped,
+            })
+        })
+        .collect();
+    json!({
+        "group": group.0,
+        "of": name,
+        "leader": leader.map(|(node, _)| node.0),
+        "term": leader.map(|(_, leader)| leader.term),
+        "last": last,
+        "replicas": replicas,
+    })
+}

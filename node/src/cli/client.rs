@@ -1,0 +1,129 @@
+//! Signed requests to a node.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Method, StatusCode, Url};
+use serde_json::Value;
+
+use super::Connection;
+use crate::clock;
+use crate::config::EMULATOR_KEY;
+use crate::gateway::{Segments, sign};
+
+/// Where a node on this machine listens.
+pub(super) const URL_DEFAULT: &str = "http://127.0.0.1:8081";
+const TIMEOUT: Duration = Duration::from_secs(30);
+const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Sends requests to one node.
+pub(super) struct Client {
+    http: reqwest::Client,
+    base: Url,
+    key: Vec<u8>,
+}
+
+/// What a node answered.
+pub(super) struct Answer {
+    status: StatusCode,
+    headers: HeaderMap,
+    body: String,
+}
+
+impl Client {
+    pub(super) fn new(connection: &Connection) -> anyhow::Result<Self> {
+        let key = match (&connection.key, &connection.key_file) {
+            (Some(key), _) => key.clone(),
+            (None, Some(file)) => std::fs::read_to_string(file)
+                .with_context(|| format!("the key file {} cannot be read", file.display()))?,
+            (None, None) => EMULATOR_KEY.to_string(),
+        };
+        let key = STANDARD.decode(key.trim()).context("the account key is not base64")?;
+        let base = Url::parse(&connection.http)
+            .with_context(|| format!("{} is no URL", connection.http))?;
+        let http = reqwest::Client::builder().timeout(TIMEOUT).build()?;
+        Ok(Self { http, base, key })
+    }
+
+    pub(super) async fn send(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<String>,
+        headers: &[String],
+    ) -> anyhow::Result<Answer> {
+        let method = Method::from_bytes(method.to_uppercase().as_bytes())?;
+        let url = self.base.join(path).with_context(|| format!("{path} is no path"))?;
+        let segments = Segments::parse(url.path())?;
+        let date = httpdate::fmt_http_date(clock::wall());
+        let mut request = self
+            .http
+            .request(method.clone(), url)
+            .header("authorization", sign(&self.key, method.as_str(), &segments, &date))
+            .header("x-ms-date", date)
+            .header("x-ms-version", "2020-07-15");
+        for header in headers {
+            let (name, value) = header
+                .split_once(':')
+                .with_context(|| format!("'{header}' is not 'name: value'"))?;
+            let name = HeaderName::from_bytes(name.trim().as_bytes())?;
+            request = request.header(name, HeaderValue::from_str(value.trim())?);
+        }
+        if let Some(body) = body {
+            request = request.header("content-type", "application/json").body(body);
+        }
+        let response = request
+            .send()
+            .await
+            .with_context(|| format!("no answer from {}; is a node running there?", self.base))?;
+        let (status, headers) = (response.status(), response.headers().clone());
+        Ok(Answer { status, headers, body: response.text().await? })
+    }
+}
+
+impl Answer {
+    /// The body of a success.
+    pub(super) fn json(&self) -> anyhow::Result<Value> {
+        if !self.status.is_success() {
+            bail!("the node answers {}: {}", self.status, self.body);
+        }
+        Ok(serde_json::from_str(&self.body)?)
+    }
+
+    /// Prints the answer; the exit code tells whether it was a success.
+    pub(super) fn print(&self, with_headers: bool) -> ExitCode {
+        if with_headers {
+            println!("{}", self.status);
+            for (name, value) in &self.headers {
+                println!("{name}: {}", String::from_utf8_lossy(value.as_bytes()));
+            }
+            println!();
+        }
+        if !self.body.is_empty() {
+            println!("{}", self.body);
+        }
+        if self.status.is_success() {
+            return ExitCode::SUCCESS;
+        }
+        if !with_headers {
+            eprintln!("ephemeris: the node answers {}", self.status);
+        }
+        ExitCode::FAILURE
+    }
+}
+
+/// Asks a node whether it is ready.
+pub(super) async fn healthcheck(url: &str) -> anyhow::Result<ExitCode> {
+    let http = reqwest::Client::builder().timeout(HEALTH_TIMEOUT).build()?;
+    let url =
+        Url::parse(url).with_context(|| format!("{url} is no URL"))?.join("/readyz?verbose")?;
+    let response = http.get(url.clone()).send().await;
+    let response = response.with_context(|| format!("no answer from {url}"))?;
+    let ready = response.status().is_success();
+    print!("{}", response.text().await?);
+    Ok(if ready { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,276 @@
+//! The command line.
+
+mod client;
+mod status;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use serde::Serialize;
+
+use crate::config::{NodeConfig, Settings};
+use crate::telemetry::{self, LogFormat};
+use client::Client;
+
+/// A replicated document store that speaks the Azure Cosmos DB NoSQL API.
+#[derive(Parser)]
+#[command(
+    name = "ephemeris",
+    version,
+    max_term_width = 100,
+    after_help = "Every setting can also be given by the environment (EPHEMERIS_DATA_DIR for \
+                  --data-dir and so on) or in a file (--config). Flags win over the environment, \
+                  which wins over the file.\n\nFirst steps:\n  ephemeris start-single-node\n  \
+                  ephemeris request POST /dbs --body '{\"id\":\"shop\"}'\n  ephemeris status"
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run one node with its data on this machine's disk: nothing else is needed.
+    StartSingleNode(Box<StartFlags>),
+    /// Run one node of a cluster.
+    ///
+    /// Start every node with the same --cluster list. The nodes form the cluster when all of them
+    /// have been started for the first time; later they come and go as they like.
+    #[command(
+        after_help = "Example, on each of three machines with N = 1, 2, 3:\n  ephemeris start \
+                            --node-id N --data-dir /var/lib/ephemeris --http 0.0.0.0:8081 \\\n    \
+                            --peer 0.0.0.0:7000 --cluster 1=n1:7000,2=n2:7000,3=n3:7000 \\\n    \
+                            --advertise http://nN:8081 --key-file /etc/ephemeris/key"
+    )]
+    Start(Box<ClusterFlags>),
+    /// Show nodes, groups, leaders and lag.
+    Status {
+        #[command(flatten)]
+        connection: Connection,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Exit with 0 if a node is ready, with 1 if it is not.
+    Healthcheck {
+        /// The node's URL.
+        #[arg(long, default_value = client::URL_DEFAULT, env = "EPHEMERIS_URL")]
+        http: String,
+    },
+    /// Give up a node that lost its data: its replicas are made anew.
+    ForgetNode {
+        /// The node's number.
+        node: u32,
+        #[command(flatten)]
+        connection: Connection,
+    },
+    /// Send one signed request and print the answer.
+    #[command(after_help = "Examples:\n  ephemeris request GET /\n  ephemeris request POST /dbs \
+                            --body '{\"id\":\"shop\"}'\n  ephemeris request POST \
+                            /dbs/shop/colls/carts/docs --body '{\"id\":\"1\",\"customer\":\"a\"}' \
+                            \\\n    --header 'x-ms-documentdb-partitionkey: [\"a\"]'")]
+    Request {
+        /// GET, POST, PUT, PATCH or DELETE.
+        method: String,
+        /// The path, as /dbs/shop/colls.
+        path: String,
+        /// The body.
+        #[arg(long)]
+        body: Option<String>,
+        /// A header, as 'name: value'; may be repeated.
+        #[arg(long = "header", short = 'H')]
+        headers: Vec<String>,
+        /// Print status and headers, too.
+        #[arg(long, short)]
+        include: bool,
+        #[command(flatten)]
+        connection: Connection,
+    },
+}
+
+/// Where a node is, and the key to its account.
+#[derive(Args)]
+pub(crate) struct Connection {
+    /// The node's URL.
+    #[arg(long, default_value = client::URL_DEFAULT, env = "EPHEMERIS_URL")]
+    http: String,
+    /// The account key; the emulator key if there is none.
+    #[arg(long, env = "EPHEMERIS_KEY", hide_env_values = true)]
+    key: Option<String>,
+    /// A file that holds the account key.
+    #[arg(long, env = "EPHEMERIS_KEY_FILE", conflicts_with = "key")]
+    key_file: Option<PathBuf>,
+}
+
+#[derive(Args, Serialize)]
+struct StartFlags {
+    /// A file with settings, in TOML: `data_dir = "…"` for --data-dir and so on.
+    #[arg(long, env = "EPHEMERIS_CONFIG")]
+    #[serde(skip)]
+    config: Option<PathBuf>,
+    /// Where everything is kept [default: ephemeris-data].
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data_dir: Option<PathBuf>,
+    /// Where clients connect [default: 127.0.0.1:8081].
+    #[arg(long, value_name = "ADDR")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    http: Option<String>,
+    /// The URL clients are told to use for this node; without it, the one they used themselves.
+    #[arg(long, value_name = "URL")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    advertise: Option<String>,
+    /// The account key, base64. Better by environment or file: others can see command lines.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<String>,
+    /// A second key that works too, for changing keys without a pause.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    secondary_key: Option<String>,
+    /// A file that holds the account key.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key_file: Option<PathBuf>,
+    /// A file that holds the second key.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    secondary_key_file: Option<PathBuf>,
+    /// Use the emulator key, which everybody knows, although others can reach this node.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    allow_emulator_key: bool,
+    /// What is logged: error, warn, info, debug, trace, or module=level,… [default: info].
+    #[arg(long, value_name = "FILTER")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    log: Option<String>,
+    /// How log lines look [default: text].
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    log_format: Option<LogFormat>,
+    /// How long a request may take, in milliseconds [default: 5000].
+    #[arg(long, value_name = "MS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request_timeout_ms: Option<u64>,
+    /// Memory for uncompressed blocks, in MiB [default: 32].
+    #[arg(long, value_name = "MIB")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    block_cache_mib: Option<usize>,
+    /// Memory for writes that are not flushed yet, in MiB [default: 32].
+    #[arg(long, value_name = "MIB")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    write_buffer_mib: Option<usize>,
+}
+
+#[derive(Args, Serialize)]
+struct ClusterFlags {
+    /// This node's number, from 1.
+    #[arg(long, value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node_id: Option<u32>,
+    /// Where other nodes connect, as 0.0.0.0:7000.
+    #[arg(long, value_name = "ADDR")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peer: Option<String>,
+    /// All nodes with their peer addresses, this one included: the same list on every node.
+    #[arg(long, value_name = "N=HOST:PORT,…")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cluster: Option<String>,
+    /// How often a leader shows that it lives, in milliseconds [default: 250].
+    #[arg(long, value_name = "MS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    heartbeat_ms: Option<u64>,
+    /// How long a follower waits for a sign before it stands for election [default: 750].
+    #[arg(long, value_name = "MS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    election_timeout_ms: Option<u64>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    node: StartFlags,
+}
+
+/// Runs the program.
+pub fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("ephemeris: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::StartSingleNode(flags) => {
+            let settings = Settings::load(flags.config.as_deref(), &flags)?;
+            serve(&settings, NodeConfig::single(&settings)?)
+        }
+        Command::Start(flags) => {
+            let settings = Settings::load(flags.node.config.as_deref(), &flags)?;
+            serve(&settings, NodeConfig::clustered(&settings)?)
+        }
+        Command::Status { connection, json } => {
+            let answer = block_on(async {
+                Client::new(&connection)?.send("GET", "/admin/status", None, &[]).await
+            })?;
+            status::print(&answer.json()?, json)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Healthcheck { http } => block_on(client::healthcheck(&http)),
+        Command::ForgetNode { node, connection } => {
+            let body = serde_json::json!({ "node": node }).to_string();
+            let answer = block_on(async {
+                let client = Client::new(&connection)?;
+                client.send("POST", "/admin/forget-node", Some(body), &[]).await
+            })?;
+            answer.json()?;
+            println!(
+                "Node {node} is forgotten. It can be started again with an empty data directory."
+            );
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Request { method, path, body, headers, include, connection } => {
+            let answer = block_on(async {
+                Client::new(&connection)?.send(&method, &path, body, &headers).await
+            })?;
+            Ok(answer.print(include))
+        }
+    }
+}
+
+/// Runs a node on all cores.
+fn serve(settings: &Settings, config: NodeConfig) -> anyhow::Result<ExitCode> {
+    telemetry::start_logging(&settings.log, settings.log_format)?;
+    let metrics = telemetry::start_metrics()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(crate::server::run(config, metrics))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_setting_has_a_flag() {
+        let flags = Cli::command();
+        let start = flags.find_subcommand("start").unwrap();
+        for name in crate::config::setting_names() {
+            let found = start.get_arguments().any(|arg| arg.get_id() == name.as_str());
+            assert!(found, "{name} has no flag");
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Prints what a cluster looks like.
+
+use serde_json::Value;
+
+/// Prints the answer of `/admin/status`, for people or as it is.
+pub(super) fn print(status: &Value, as_json: bool) -> anyhow::Result<()> {
+    if as_json {
+        println!("{}", serde_json::to_string_pretty(status)?);
+        return Ok(());
+    }
+    println!("cluster {}", text(&status["cluster"]));
+    println!("\n{:>4}  {:<10} {:>8}  {:<32} {}", "node", "reachable", "replicas", "url", "version");
+    for node in list(&status["nodes"]) {
+        println!(
+            "{:>4}  {:<10} {:>8}  {:<32} {}",
+            text(&node["node"]),
+            if node["reachable"] == true { "yes" } else { "NO" },
+            text(&node["replicas"]),
+            text(&node["url"]),
+            text(&node["version"]),
+        );
+    }
+    println!(
+        "\n{:>5}  {:<40} {:>6} {:>5} {:>9}  {}",
+        "group", "of", "leader", "term", "last", "replicas: node (lag)"
+    );
+    for group in list(&status["groups"]) {
+        println!(
+            "{:>5}  {:<40} {:>6} {:>5} {:>9}  {}",
+            text(&group["group"]),
+            name(&group["of"]),
+            text(&group["leader"]),
+            text(&group["term"]),
+            text(&group["last"]),
+            replicas(group),
+        );
+    }
+    Ok(())
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_string(),
+        Value::String(text) => text.clone(),
+        Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => value.to_string(),
+    }
+}
+
+fn name(of: &Value) -> String {
+    match of {
+        Value::Object(of) => format!(
+            "{}/{} range {}",
+            text(&of["database"]),
+            text(&of["container"]),
+            text(&of["range"])
+        ),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+            text(of)
+        }
+    }
+}
+
+fn replicas(group: &Value) -> String {
+    let replicas = list(&group["replicas"]).iter().map(|replica| {
+        let stopped = if replica["stopped"].is_null() { "" } else { " STOPPED" };
+        format!("{} ({}){stopped}", text(&replica["node"]), text(&replica["lag"]))
+    });
+    replicas.collect::<Vec<_>>().join(", ")
+}

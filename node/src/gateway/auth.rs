@@ -1,0 +1,275 @@
+//! Master-key authentication: who knows the account's key may do everything.
+//!
+//! The signed text is five lines: verb, resource type, resource link, `x-ms-date`, `date`.
+
+use std::time::{Duration, SystemTime};
+
+use axum::http::HeaderMap;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use percent_encoding::percent_decode_str;
+use sha2::Sha256;
+
+use super::error::ApiError;
+use super::path::Segments;
+use crate::config::AccountKeys;
+
+type HmacSha256 = Hmac<Sha256>;
+
+/// How far a request's date may be from ours.
+const SKEW_MAX: Duration = Duration::from_secs(15 * 60);
+
+/// Checks signatures.
+pub(crate) struct Verifier {
+    /// Ready to sign, one per key.
+    macs: Vec<HmacSha256>,
+}
+
+impl Verifier {
+    /// A verifier for these keys.
+    pub(crate) fn new(keys: &AccountKeys) -> Self {
+        Self { macs: keys.keys.iter().map(|key| mac(key)).collect() }
+    }
+
+    /// Lets a request pass that one of the keys signed, not long ago.
+    pub(crate) fn verify(
+        &self,
+        verb: &str,
+        segments: &Segments,
+        headers: &HeaderMap,
+        now: SystemTime,
+    ) -> Result<(), ApiError> {
+        let signature = signature(headers)?;
+        let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+        let (ms_date, date) = (text("x-ms-date"), text("date"));
+        check_date(ms_date.or(date), now)?;
+        let [ms_date, date] = [ms_date, date].map(|date| date.unwrap_or_default().to_lowercase());
+        let (kind, link) = segments.signed();
+        let verb = verb.to_lowercase();
+        let payload = |link: &str| format!("{verb}\n{kind}\n{link}\n{ms_date}\n{date}\n");
+        let by_name = payload(&link);
+        if self.matches(&by_name, &signature)
+            || self.matches(&payload(&segments.signed_by_rid()), &signature)
+        {
+            return Ok(());
+        }
+        Err(ApiError::Unauthorized(format!(
+            "The input authorization token can't serve the request. The wrong key is being used \
+             or the expected payload is not built as per the protocol. Server used the following \
+             payload to sign: '{by_name}'"
+        )))
+    }
+
+    /// Compares in constant time.
+    fn matches(&self, payload: &str, signature: &[u8]) -> bool {
+        self.macs.iter().any(|mac| {
+            let mut mac = mac.clone();
+            mac.update(payload.as_bytes());
+            mac.verify_slice(signature).is_ok()
+        })
+    }
+}
+
+fn mac(key: &[u8]) -> HmacSha256 {
+    HmacSha256::new_from_slice(key).expect("HMAC takes keys of any length")
+}
+
+/// The `authorization` header and the dates of a request, as a client makes them.
+pub(crate) fn sign(key: &[u8], verb: &str, segments: &Segments, ms_date: &str) -> String {
+    let (kind, link) = segments.signed();
+    let (verb, date) = (verb.to_lowercase(), ms_date.to_lowercase());
+    let mut mac = mac(key);
+    mac.update(format!("{verb}\n{kind}\n{link}\n{date}\n\n").as_bytes());
+    let signature = STANDARD.encode(mac.finalize().into_bytes());
+    let token = format!("type=master&ver=1.0&sig={signature}");
+    percent_encoding::utf8_percent_encode(&token, percent_encoding::NON_ALPHANUMERIC).to_string()
+}
+
+/// The signature in the `authorization` header.
+fn signature(headers: &HeaderMap) -> Result<Vec<u8>, ApiError> {
+    let refuse = |reason: &str| ApiError::Unauthorized(reason.to_string());
+    let header = headers.get("authorization").ok_or_else(|| {
+        refuse(
+            "Required Header authorization is missing. Ensure a valid Authorization token is \
+             passed.",
+        )
+    })?;
+    let malformed = || refuse("The authorization header is malformed.");
+    let header = header.to_str().map_err(|_| malformed())?;
+    let token = percent_decode_str(header).decode_utf8().map_err(|_| malformed())?;
+    let mut kind = None;
+    let mut signature = None;
+    for part in token.split('&') {
+        match part.split_once('=') {
+            Some(("type", value)) => kind = Some(value),
+            Some(("sig", value)) => signature = Some(value),
+            Some(_) | None => {}
+        }
+    }
+    match kind {
+        Some("master") => {}
+        Some("resource" | "aad") => {
+            return Err(refuse("Only master keys are accepted by this version of Ephemeris."));
+        }
+        Some(_) | None => return Err(malformed()),
+    }
+    let signature = signature.ok_or_else(malformed)?;
+    STANDARD.decode(signature).map_err(|_| malformed())
+}
+
+fn check_date(date: Option<&str>, now: SystemTime) -> Result<(), ApiError> {
+    let date = date.ok_or_else(|| {
+        ApiError::Unauthorized("One of the headers x-ms-date and date is required.".to_string())
+    })?;
+    let date = parse_date(date).ok_or_else(|| {
+        ApiError::Unauthorized(format!("'{date}' is not a date of the form RFC 1123 gives it."))
+    })?;
+    let skew = now.duration_since(date).unwrap_or_else(|error| error.duration());
+    if skew <= SKEW_MAX {
+        return Ok(());
+    }
+    Err(ApiError::Unauthorized(format!(
+        "The authorization token is not valid at the current time. The request's date is {}, the \
+         server's is {}.",
+        httpdate::fmt_http_date(date),
+        httpdate::fmt_http_date(now)
+    )))
+}
+
+/// Parses `Fri, 20 Nov 2026 10:00:00 GMT`, in whatever case it comes.
+pub(crate) fn parse_date(text: &str) -> Option<SystemTime> {
+    let text = text.to_ascii_lowercase();
+    let mut normal = String::with_capacity(text.len());
+    for (at, word) in text.split(' ').enumerate() {
+        if at > 0 {
+            normal.push(' ');
+        }
+        match word.split_at_checked(1) {
+            _ if word == "gmt" => normal.push_str("GMT"),
+            Some((first, rest)) => {
+                normal.push_str(&first.to_ascii_uppercase());
+                normal.push_str(rest);
+            }
+            None => {}
+        }
+    }
+    httpdate::parse_http_date(&normal).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::config::EMULATOR_KEY;
+
+    const DATE: &str = "Fri, 20 Nov 2026 10:00:00 GMT";
+
+    fn emulator_key() -> Vec<u8> {
+        STANDARD.decode(EMULATOR_KEY).unwrap()
+    }
+
+    fn headers(date: &str, authorization: &str) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        headers.insert("x-ms-date", HeaderValue::from_str(date).unwrap());
+        headers.insert("authorization", HeaderValue::from_str(authorization).unwrap());
+        headers
+    }
+
+    fn check(keys: &[Vec<u8>], path: &str, headers: &HeaderMap) -> Result<(), ApiError> {
+        let verifier = Verifier::new(&AccountKeys { keys: keys.to_vec(), emulator: false });
+        let now = parse_date(DATE).unwrap() + Duration::from_secs(60);
+        verifier.verify("GET", &Segments::parse(path).unwrap(), headers, now)
+    }
+
+    fn signed(key: &[u8], path: &str) -> HeaderMap {
+        headers(DATE, &sign(key, "GET", &Segments::parse(path).unwrap(), DATE))
+    }
+
+    /// Both made by the Python SDK 4.17.1 with the emulator key.
+    #[test]
+    fn signatures_of_the_python_sdk_are_accepted() {
+        for (path, signature) in [
+            (
+                "/dbs/Shop/colls/Carts/docs/a%20b/",
+                "HjAbPiR%2FdMBsY%2FzzAbynHQcDMKIL7kf0G53yAkchgyU",
+            ),
+            ("/dbs/SnxPAA==/colls/", "IcwfnCU4%2Bz%2F%2FMertilAEhHxBVumXAyftCInYPOQYUNg"),
+        ] {
+            let token = format!("type%3Dmaster%26ver%3D1.0%26sig%3D{signature}%3D");
+            assert!(check(&[emulator_key()], path, &headers(DATE, &token)).is_ok(), "{path}");
+        }
+    }
+
+    #[test]
+    fn what_we_sign_we_accept() {
+        for path in ["/", "/dbs", "/dbs/D/colls/C/docs/I/", "/offers"] {
+            let headers = signed(&emulator_key(), path);
+            assert!(check(&[emulator_key()], path, &headers).is_ok(), "{path}");
+        }
+    }
+
+    #[test]
+    fn either_key_is_enough_and_others_are_not() {
+        let keys = [vec![1; 32], vec![2; 32]];
+        for key in &keys {
+            assert!(check(&keys, "/dbs", &signed(key, "/dbs")).is_ok());
+        }
+        let error = check(&keys, "/dbs", &signed(&[3; 32], "/dbs")).unwrap_err();
+        assert!(error.to_string().contains("'get\ndbs\n\n"), "{error}");
+    }
+
+    #[test]
+    fn a_signature_is_good_for_its_own_path_only() {
+        let key = emulator_key();
+        let headers = signed(&key, "/dbs/a");
+        assert!(check(&[key.clone()], "/dbs/b", &headers).is_err());
+        assert!(check(&[key], "/dbs", &headers).is_err());
+    }
+
+    #[test]
+    fn old_and_future_dates_are_refused() {
+        let key = emulator_key();
+        let segments = Segments::parse("/dbs").unwrap();
+        for date in ["Fri, 20 Nov 2026 09:40:00 GMT", "Fri, 20 Nov 2026 10:20:00 GMT"] {
+            let headers = headers(date, &sign(&key, "GET", &segments, date));
+            assert!(check(&[key.clone()], "/dbs", &headers).is_err(), "{date}");
+        }
+        let lower = DATE.to_lowercase();
+        let headers = headers(&lower, &sign(&key, "GET", &segments, &lower));
+        assert!(check(&[key], "/dbs", &headers).is_ok());
+    }
+
+    #[test]
+    fn malformed_headers_are_refused() {
+        let key = emulator_key();
+        for authorization in
+            ["", "x", "type=master", "type=master&ver=1.0&sig=!", "type=aad&sig=x", "%FF", "sig="]
+        {
+            let headers = headers(DATE, authorization);
+            let result = check(&[key.clone()], "/dbs", &headers);
+            assert!(matches!(result, Err(ApiError::Unauthorized(_))), "{authorization}");
+        }
+        let mut headers = signed(&key, "/dbs");
+        headers.remove("x-ms-date");
+        assert!(check(&[key.clone()], "/dbs", &headers).is_err());
+        headers.insert("x-ms-date", HeaderValue::from_static("yesterday"));
+        assert!(check(&[key], "/dbs", &headers).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_header_is_refused_without_panic(authorization in "\\PC{0,60}", date in "\\PC{0,40}") {
+            if let (Ok(authorization), Ok(date)) =
+                (HeaderValue::from_str(&authorization), HeaderValue::from_str(&date))
+            {
+                let mut headers = HeaderMap::new();
+                headers.insert("x-ms-date", date);
+                headers.insert("authorization", authorization);
+                prop_assert!(check(&[emulator_key()], "/dbs", &headers).is_err());
+            }
+        }
+    }
+}

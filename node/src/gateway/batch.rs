@@ -1,0 +1,281 @@
+//! Transactional batches: up to a hundred operations on one logical partition, all or none.
+//!
+//! A batch is one log entry: its operations happen at one instant, with one LSN. If one cannot be
+//! carried out, the answer is 207: that operation tells why, all others say 424, nothing changed.
+
+use std::borrow::Cow;
+
+use axum::http::StatusCode;
+use ephemeris_store::charge::Charge;
+use ephemeris_store::command::{Action, Effect, ItemWrite, Precondition, Written};
+use ephemeris_store::ids::{ContainerNumber, Etag, ItemId};
+use ephemeris_store::item::{ItemKey, client_json};
+use ephemeris_store::partition_key::PartitionKey;
+use ephemeris_store::patch::{Patch, PatchRequest};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::error::{ApiError, Failure};
+use super::headers::Content;
+use super::items;
+use super::path::ContainerPath;
+use super::reply::Reply;
+use super::resolve::Resolved;
+use super::{Call, Gateway};
+
+/// Most operations of one batch.
+const OPERATIONS_MAX: usize = 100;
+/// First byte of a body in `HybridRow`, as the .NET SDK sends it.
+const HYBRID_ROW: u8 = 0x81;
+
+/// An operation as it is sent.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Operation<'a> {
+    #[serde(borrow)]
+    operation_type: Cow<'a, str>,
+    #[serde(borrow)]
+    id: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    resource_body: Option<&'a RawValue>,
+    #[serde(borrow)]
+    if_match: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    if_none_match: Option<Cow<'a, str>>,
+}
+
+/// An operation ready to be proposed, and what its answer will show.
+struct Prepared {
+    write: ItemWrite,
+    body: Option<Vec<u8>>,
+}
+
+/// `POST /dbs/d/colls/c/docs` with `x-ms-cosmos-is-batch-request`
+pub(crate) async fn execute(
+    gateway: &Gateway,
+    call: &Call,
+    path: &ContainerPath,
+) -> Result<Reply, Failure> {
+    let resolved = gateway.container(call, path).await?;
+    let atomic = call.headers.text("x-ms-cosmos-batch-atomic")?;
+    if atomic.is_some_and(|atomic| atomic.eq_ignore_ascii_case("false")) {
+        let what = "A bulk request, which is a batch that is not atomic,";
+        return Err(ApiError::NotSupported(what.to_string()).into());
+    }
+    let operations = parse(&call.body).map_err(Failure::in_body)?;
+    let key = partition_key(call, &resolved)?;
+    let mut prepared = Vec::with_capacity(operations.len());
+    for (index, operation) in operations.iter().enumerate() {
+        match operation.prepare(&resolved, &key) {
+            Ok(one) => prepared.push(one),
+            Err(error) => {
+                let body = refusal_body(operations.len(), index, &error, Charge::REFUSED_BODY);
+                let reply = Reply::json(StatusCode::MULTI_STATUS, body);
+                return Ok(reply.charge(Charge::REFUSED_BODY).data(resolved.headers()));
+            }
+        }
+    }
+    carry_out(gateway, call, &resolved, prepared).await
+}
+
+fn parse(body: &[u8]) -> Result<Vec<Operation<'_>>, ApiError> {
+    if body.first() == Some(&HYBRID_ROW) {
+        let message = "The body is HybridRow, as the .NET SDK sends batches, which is not \
+                       supported by this version of Ephemeris.";
+        return Err(ApiError::BadRequest(message.to_string()));
+    }
+    let operations: Vec<Operation<'_>> = serde_json::from_slice(body).map_err(|error| {
+        ApiError::BadRequest(format!("The batch is not a valid array of operations: {error}."))
+    })?;
+    if operations.is_empty() {
+        return Err(ApiError::BadRequest("Batch request has no operations.".to_string()));
+    }
+    if operations.len() > OPERATIONS_MAX {
+        return Err(ApiError::BadRequest(
+            "Batch request has more operations than what is supported.".to_string(),
+        ));
+    }
+    Ok(operations)
+}
+
+fn partition_key(call: &Call, resolved: &Resolved) -> Result<PartitionKey, ApiError> {
+    let key = call.headers.partition_key()?.ok_or_else(|| {
+        ApiError::BadRequest(
+            "A batch needs the partition key of its items in the header \
+             x-ms-documentdb-partitionkey."
+                .to_string(),
+        )
+    })?;
+    let complete = key.check_complete(resolved.container.definition.key());
+    complete.map_err(|_| ApiError::KeyMismatch)?;
+    Ok(key)
+}
+
+impl Operation<'_> {
+    fn prepare(&self, resolved: &Resolved, key: &PartitionKey) -> Result<Prepared, ApiError> {
+        let rules = resolved.container.definition.rules();
+        let (id, action, body) = match self.operation_type.to_ascii_lowercase().as_str() {
+            "create" => self.store(resolved, key, Action::Create)?,
+            "upsert" => self.store(resolved, key, Action::Upsert)?,
+            "replace" => {
+                let (id, action, body) = self.store(resolved, key, Action::Replace)?;
+                if self.id.as_ref().is_some_and(|named| named != id.as_str()) {
+                    return Err(ApiError::BadRequest(
+                        "The 'id' in the resourceBody is not that of the operation.".to_string(),
+                    ));
+                }
+                (id, action, body)
+            }
+            "patch" => {
+                let text = self.resource_body()?.as_bytes().to_vec();
+                Patch::parse(&text, rules.key())?;
+                let request = PatchRequest { text, rules: rules.clone() };
+                (self.id()?, Action::Patch(request), None)
+            }
+            "delete" => (self.id()?, Action::Delete, None),
+            "read" => (self.id()?, Action::Read, None),
+            other => {
+                return Err(ApiError::BadRequest(format!(
+                    "'{other}' is not an operation of a batch."
+                )));
+            }
+        };
+        let key = ItemKey::new(&rules.key().place(key), key, &id);
+        let write = ItemWrite { key, precondition: self.precondition(), action };
+        Ok(Prepared { write, body })
+    }
+
+    fn store(
+        &self,
+        resolved: &Resolved,
+        key: &PartitionKey,
+        action: fn(ephemeris_store::document::Document) -> Action,
+    ) -> Result<(ItemId, Action, Option<Vec<u8>>), ApiError> {
+        let parsed = items::parse_body(resolved, self.resource_body()?.as_bytes())?;
+        let id = items::id_in(&parsed.id)?;
+        items::check_key(key, resolved.container.definition.key(), &parsed)?;
+        let body = parsed.document.body.clone();
+        Ok((id, action(parsed.document), Some(body)))
+    }
+
+    fn resource_body(&self) -> Result<&str, ApiError> {
+        self.resource_body.map(RawValue::get).ok_or_else(|| {
+            ApiError::BadRequest("The operation needs a 'resourceBody'.".to_string())
+        })
+    }
+
+    fn id(&self) -> Result<ItemId, ApiError> {
+        let id = self
+            .id
+            .as_ref()
+            .ok_or_else(|| ApiError::BadRequest("The operation needs an 'id'.".to_string()))?;
+        Ok(ItemId::try_from(id.to_string())?)
+    }
+
+    fn precondition(&self) -> Precondition {
+        match (self.if_match.as_deref(), self.if_none_match.as_deref()) {
+            (Some("*"), _) => Precondition::IfMatchAny,
+            (Some(tag), _) => Precondition::IfMatch(Etag::parse(tag)),
+            (None, Some("*")) => Precondition::IfNoneMatchAny,
+            (None, Some(tag)) => Precondition::IfNoneMatch(Etag::parse(tag)),
+            (None, None) => Precondition::None,
+        }
+    }
+}
+
+async fn carry_out(
+    gateway: &Gateway,
+    call: &Call,
+    resolved: &Resolved,
+    prepared: Vec<Prepared>,
+) -> Result<Reply, Failure> {
+    let content = call.headers.content();
+    let count = prepared.len();
+    let (writes, bodies): (Vec<_>, Vec<_>) =
+        prepared.into_iter().map(|one| (one.write, one.body)).unzip();
+    let executed = items::execute(gateway, call, resolved, writes).await?;
+    let headers = executed.headers(resolved);
+    match executed.result {
+        Ok(written) => {
+            let charge = written.iter().map(|one| one.charge).sum();
+            let rows = written.into_iter().zip(bodies);
+            let rows = rows.map(|(one, body)| row(one, body, content, resolved.container.number));
+            let reply = Reply::json(StatusCode::OK, array(rows));
+            Ok(reply.charge(charge).data(headers))
+        }
+        Err(refused) => {
+            let error = ApiError::from(refused.refusal);
+            if matches!(error, ApiError::StaleMap) {
+                return Err(error.into());
+            }
+            let index = usize::from(refused.operation);
+            let body = refusal_body(count, index, &error, refused.charge);
+            let reply = Reply::json(StatusCode::MULTI_STATUS, body);
+            Ok(reply.charge(refused.charge).data(headers))
+        }
+    }
+}
+
+/// What one operation answers.
+fn row(
+    written: Written,
+    sent: Option<Vec<u8>>,
+    content: Content,
+    container: ContainerNumber,
+) -> Vec<u8> {
+    let Written { effect, stamp, charge, body } = written;
+    let status = match effect {
+        Effect::Created => StatusCode::CREATED,
+        Effect::Replaced | Effect::Read => StatusCode::OK,
+        Effect::Deleted => StatusCode::NO_CONTENT,
+        Effect::NotModified => StatusCode::NOT_MODIFIED,
+    };
+    let status = status.as_u16();
+    let mut row = format!("{{\"statusCode\":{status},\"requestCharge\":{charge}").into_bytes();
+    if effect != Effect::Deleted {
+        let etag = stamp.etag.to_string();
+        row.extend_from_slice(b",\"eTag\":");
+        serde_json::to_writer(&mut row, &etag).expect("text always serialises");
+    }
+    // A read is asked for to see the item; only writes can do without.
+    let shown = content == Content::Full || effect == Effect::Read;
+    if let Some(body) = body.or(sent).filter(|_| shown) {
+        row.extend_from_slice(b",\"resourceBody\":");
+        row.extend_from_slice(&client_json(&body, &stamp, container));
+    }
+    row.push(b'}');
+    row
+}
+
+fn array(rows: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
+    let mut body = vec![b'['];
+    for row in rows {
+        if body.len() > 1 {
+            body.push(b',');
+        }
+        body.extend_from_slice(&row);
+    }
+    body.push(b']');
+    body
+}
+
+/// The rows of a batch that changed nothing: one says why, the others that it was not they.
+fn refusal_body(count: usize, refused: usize, error: &ApiError, charge: Charge) -> Vec<u8> {
+    let answer = error.answer();
+    let failed_dependency = StatusCode::FAILED_DEPENDENCY.as_u16();
+    array((0..count).map(|index| {
+        if index != refused {
+            let row = format!("{{\"statusCode\":{failed_dependency},\"requestCharge\":0}}");
+            return row.into_bytes();
+        }
+        let (status, substatus) = (answer.status.as_u16(), answer.substatus);
+        let mut row = format!(
+            "{{\"statusCode\":{status},\"subStatusCode\":{substatus},\"requestCharge\":{charge},\
+             \"message\":"
+        )
+        .into_bytes();
+        serde_json::to_writer(&mut row, &error.to_string()).expect("text always serialises");
+        row.push(b'}');
+        row
+    }))
+}

@@ -1,0 +1,263 @@
+//! Containers: create, read, replace, list, query, delete.
+
+use std::sync::Arc;
+
+use axum::http::{HeaderName, StatusCode};
+use ephemeris_store::catalog::{
+    CatalogCommand, CatalogRefusal, Container, ContainerDefinition, Created, PartitionRecord,
+    Throughput,
+};
+use ephemeris_store::charge::Charge;
+use ephemeris_store::ids::{ContainerNumber, DatabaseNumber, ResourceId, container_link};
+use ephemeris_store::ttl::{PolicyEpoch, TtlPolicy};
+use futures_util::future::join_all;
+use serde_json::{Map, Value, json};
+
+use super::error::{ApiError, Failure};
+use super::feed::{self, Listed};
+use super::path::ContainerPath;
+use super::reply::{Reply, with_system_properties};
+use super::resolve::{Purpose, Resolved};
+use super::{Call, Gateway};
+use crate::partition::{PartitionRequest, PartitionResponse, PartitionStatistics};
+use crate::placement::plan_container;
+use crate::requests::RequestError;
+
+/// How often a placement that went out of date is planned again.
+const PLANS_MAX: usize = 5;
+const BYTES_PER_KB: u64 = 1024;
+
+const RESOURCE_QUOTA: HeaderName = HeaderName::from_static("x-ms-resource-quota");
+const RESOURCE_USAGE: HeaderName = HeaderName::from_static("x-ms-resource-usage");
+
+/// A container as clients see it.
+fn to_json(container: &Container) -> Map<String, Value> {
+    let rid = ResourceId::Container(container.number).to_string();
+    let link = container_link(container.number);
+    let definition = container.definition.json().clone();
+    let resource = container.resource;
+    let mut json = with_system_properties(definition, &rid, &link, resource.etag, resource.ts.0);
+    for below in ["docs", "sprocs", "triggers", "udfs", "conflicts"] {
+        json.insert(format!("_{below}"), json!(format!("{below}/")));
+    }
+    json
+}
+
+fn reply(status: StatusCode, resolved: &Resolved, json: Map<String, Value>) -> Reply {
+    Reply::json(status, Value::Object(json).to_string())
+        .etag(resolved.container.resource.etag)
+        .data(resolved.headers())
+}
+
+/// `POST /dbs/d/colls`
+pub(crate) async fn create(
+    gateway: &Gateway,
+    call: &Call,
+    database: &str,
+) -> Result<Reply, Failure> {
+    let definition = ContainerDefinition::parse(&call.json()?).map_err(Failure::in_body)?;
+    let throughput = call.headers.throughput()?;
+    let (_, database) = gateway.database(call, database, Purpose::Owner).await?;
+    let (number, epoch) =
+        create_in_catalog(gateway, call, database.number, &definition, throughput).await?;
+    let resolved = resolved(gateway, number)?;
+    // The container exists. Its partitions take items once they know its policy, which their leaders
+    // also see to by themselves: nothing is lost if this takes longer than the client waits.
+    let partitions = resolved.partitions();
+    let _ = set_policy(gateway, call, partitions, epoch, definition.ttl()).await;
+    let json = to_json(&resolved.container);
+    Ok(reply(StatusCode::CREATED, &resolved, json).charge(Charge::METADATA_WRITE))
+}
+
+async fn create_in_catalog(
+    gateway: &Gateway,
+    call: &Call,
+    database: DatabaseNumber,
+    definition: &ContainerDefinition,
+    throughput: Option<Throughput>,
+) -> Result<(ContainerNumber, PolicyEpoch), Failure> {
+    let text = Value::Object(definition.json().clone()).to_string();
+    let partitions = throughput.map_or(1, Throughput::partitions);
+    for _ in 0..PLANS_MAX {
+        let placement = plan_container(gateway.node.directory().current().state(), partitions);
+        let definition = text.clone();
+        let command =
+            CatalogCommand::CreateContainer { database, definition, throughput, placement };
+        match gateway.try_change_catalog(call, command).await? {
+            Ok(Created::Container { container, ttl_epoch }) => return Ok((container, ttl_epoch)),
+            Ok(Created::Nothing | Created::Database(_) | Created::Offer(_) | Created::Script) => {
+                unreachable!("creating a container creates a container")
+            }
+            Err(CatalogRefusal::StalePlan) => {
+                gateway.fresh_view(call).await?;
+            }
+            Err(refusal) => return Err(refusal.into()),
+        }
+    }
+    Err(CatalogRefusal::StalePlan.into())
+}
+
+/// The container a change just made or replaced.
+fn resolved(gateway: &Gateway, number: ContainerNumber) -> Result<Resolved, ApiError> {
+    let view = gateway.node.directory().current();
+    Resolved::of(&view, number)
+        .ok_or_else(|| ApiError::Timeout("The container was deleted meanwhile.".to_string()))
+}
+
+/// Sets the policy at all partitions; fails unless it is in force at every one.
+async fn set_policy(
+    gateway: &Gateway,
+    call: &Call,
+    partitions: &[Arc<PartitionRecord>],
+    epoch: PolicyEpoch,
+    policy: TtlPolicy,
+) -> Result<(), RequestError> {
+    let requests = partitions.iter().map(|partition| {
+        let request = PartitionRequest::SetTtlPolicy { epoch, policy };
+        gateway.node.ask_partition(partition.group, request, call.deadline)
+    });
+    for response in join_all(requests).await {
+        match response? {
+            PartitionResponse::PolicySet(in_force) => {
+                assert!(in_force >= epoch, "a policy that was set is in force, or a newer one");
+            }
+            _ => unreachable!("a partition answers what it was asked"),
+        }
+    }
+    Ok(())
+}
+
+/// `GET /dbs/d/colls/c`
+pub(crate) async fn read(
+    gateway: &Gateway,
+    call: &Call,
+    path: &ContainerPath,
+) -> Result<Reply, Failure> {
+    let resolved = gateway.container_itself(call, path).await?;
+    let wants_statistics = call.headers.flag("x-ms-documentdb-populatepartitionstatistics");
+    let wants_quota = call.headers.flag("x-ms-documentdb-populatequotainfo");
+    let mut json = to_json(&resolved.container);
+    if !wants_statistics && !wants_quota {
+        return Ok(reply(StatusCode::OK, &resolved, json).charge(Charge::METADATA_READ));
+    }
+    let statistics = statistics(gateway, call, resolved.partitions()).await?;
+    if wants_statistics {
+        json.insert("statistics".into(), statistics_json(&resolved, &statistics));
+    }
+    let reply = reply(StatusCode::OK, &resolved, json).charge(Charge::METADATA_READ);
+    Ok(if wants_quota { with_quota(reply, &statistics) } else { reply })
+}
+
+async fn statistics(
+    gateway: &Gateway,
+    call: &Call,
+    partitions: &[Arc<PartitionRecord>],
+) -> Result<Vec<PartitionStatistics>, Failure> {
+    let requests = partitions.iter().map(|partition| {
+        let request = PartitionRequest::Statistics;
+        gateway.node.ask_partition(partition.group, request, call.deadline)
+    });
+    let mut statistics = Vec::with_capacity(partitions.len());
+    for response in join_all(requests).await {
+        match response? {
+            PartitionResponse::Statistics(partition) => statistics.push(partition),
+            _ => unreachable!("a partition answers what it was asked"),
+        }
+    }
+    Ok(statistics)
+}
+
+fn statistics_json(resolved: &Resolved, statistics: &[PartitionStatistics]) -> Value {
+    let partitions = resolved.partitions().iter().zip(statistics).map(|(partition, statistics)| {
+        json!({
+            "id": partition.range.to_string(),
+            "sizeInKB": statistics.bytes.div_ceil(BYTES_PER_KB),
+            "documentCount": statistics.items,
+            "sampledDistinctPartitionKeyCount": 0,
+            "partitionKeys": [],
+        })
+    });
+    Value::Array(partitions.collect())
+}
+
+fn with_quota(reply: Reply, statistics: &[PartitionStatistics]) -> Reply {
+    let bytes: u64 = statistics.iter().map(|partition| partition.bytes).sum();
+    let items: u64 = statistics.iter().map(|partition| partition.items).sum();
+    let kb = bytes.div_ceil(BYTES_PER_KB);
+    let mb = kb.div_ceil(BYTES_PER_KB);
+    let usage =
+        format!("documentSize={mb};documentsSize={kb};documentsCount={items};collectionSize={kb};");
+    reply.header(RESOURCE_USAGE, &usage).header(RESOURCE_QUOTA, "documentsCount=-1;")
+}
+
+/// `PUT /dbs/d/colls/c`
+///
+/// Answers 200 only when every partition has the new time-to-live policy.
+pub(crate) async fn replace(
+    gateway: &Gateway,
+    call: &Call,
+    path: &ContainerPath,
+) -> Result<Reply, Failure> {
+    let definition = ContainerDefinition::parse(&call.json()?).map_err(Failure::in_body)?;
+    let precondition = call.headers.precondition()?;
+    let container = gateway.container_itself(call, path).await?.container.number;
+    let text = Value::Object(definition.json().clone()).to_string();
+    let command = CatalogCommand::ReplaceContainer { container, definition: text, precondition };
+    let created = gateway.change_catalog(call, command).await?;
+    let Created::Container { ttl_epoch, .. } = created else {
+        unreachable!("replacing a container answers with the container");
+    };
+    let resolved = resolved(gateway, container)?;
+    let partitions = resolved.partitions();
+    if let Err(error) = set_policy(gateway, call, partitions, ttl_epoch, definition.ttl()).await {
+        return Err(ApiError::Timeout(format!(
+            "The definition was changed, but not every partition has applied its time to live \
+             yet ({error}). They will; send the request again to be told when."
+        ))
+        .into());
+    }
+    let json = to_json(&resolved.container);
+    Ok(reply(StatusCode::OK, &resolved, json).charge(Charge::METADATA_WRITE))
+}
+
+/// `DELETE /dbs/d/colls/c`
+pub(crate) async fn delete(
+    gateway: &Gateway,
+    call: &Call,
+    path: &ContainerPath,
+) -> Result<Reply, Failure> {
+    let resolved = gateway.container_itself(call, path).await?;
+    let precondition = call.headers.precondition()?;
+    let container = resolved.container.number;
+    let command = CatalogCommand::DeleteContainer { container, precondition };
+    gateway.change_catalog(call, command).await?;
+    Ok(Reply::empty(StatusCode::NO_CONTENT).charge(Charge::METADATA_WRITE))
+}
+
+async fn all(
+    gateway: &Gateway,
+    call: &Call,
+    database: &str,
+) -> Result<(String, Vec<Listed>), Failure> {
+    let (view, database) = gateway.database(call, database, Purpose::Owner).await?;
+    let listed =
+        |container: &Arc<Container>| (u64::from(container.number.number), to_json(container));
+    let containers = view.state().containers(database.number).map(listed).collect();
+    Ok((ResourceId::Database(database.number).to_string(), containers))
+}
+
+/// `GET /dbs/d/colls`
+pub(crate) async fn list(gateway: &Gateway, call: &Call, database: &str) -> Result<Reply, Failure> {
+    let (rid, containers) = all(gateway, call, database).await?;
+    feed::list(gateway, call, (&rid, "DocumentCollections"), containers)
+}
+
+/// `POST /dbs/d/colls` with a query
+pub(crate) async fn query(
+    gateway: &Gateway,
+    call: &Call,
+    database: &str,
+) -> Result<Reply, Failure> {
+    let (rid, containers) = all(gateway, call, database).await?;
+    feed::query(gateway, call, (&rid, "DocumentCollections"), containers)
+}

@@ -1,0 +1,266 @@
+//! Everything a client can be told instead of an answer, and the one place that makes it a status.
+//!
+//! A `Refusal` comes from `store`, is the same on every replica, and says what is wrong with the
+//! request. A `RequestError` says that nobody could carry the request out.
+
+use axum::http::StatusCode;
+use ephemeris_store::catalog::{CatalogRefusal, InvalidDefinition, InvalidThroughput};
+use ephemeris_store::charge::Charge;
+use ephemeris_store::command::Refusal;
+use ephemeris_store::document::InvalidDocument;
+use ephemeris_store::ids::InvalidName;
+use ephemeris_store::partition_key::InvalidKey;
+use ephemeris_store::patch::{InvalidPatch, PatchFailure};
+use ephemeris_store::query::QueryError;
+use thiserror::Error;
+
+use super::reply::DataHeaders;
+use crate::requests::RequestError;
+
+/// Why a request was not answered as the client hoped.
+#[derive(Debug, Error)]
+pub(crate) enum ApiError {
+    /// Something in path, headers or body is wrong.
+    #[error("{0}")]
+    BadRequest(String),
+    /// The partition key of the header is not that of the body.
+    #[error("PartitionKey extracted from document doesn't match the one specified in the header.")]
+    KeyMismatch,
+    /// The container was deleted and made again since the client looked.
+    #[error(
+        "The container was re-created: its resource id is not the one in the header \
+         x-ms-cosmos-intended-collection-rid."
+    )]
+    ContainerRecreated,
+    /// Not signed, or not with a key of this account.
+    #[error("{0}")]
+    Unauthorized(String),
+    /// Signed, and not allowed.
+    #[error("{0}")]
+    Forbidden(String),
+    /// The path names nothing that could exist.
+    #[error("'/{0}' is not a resource of the Cosmos DB API.")]
+    UnknownPath(String),
+    /// There is no such resource.
+    #[error("{0}")]
+    NotFound(String),
+    /// What should hold the resource does not exist.
+    #[error("Owner resource does not exist.")]
+    OwnerNotFound,
+    /// The client has seen more than this account ever wrote.
+    #[error("The read session is not available for the input session token.")]
+    SessionNotAvailable,
+    /// The resource is there, but cannot be used that way.
+    #[error("The method {method} is not allowed on this resource.")]
+    MethodNotAllowed {
+        /// What was tried.
+        method: String,
+    },
+    /// A write that may have been executed, or not.
+    #[error("{0}")]
+    Timeout(String),
+    /// The name is taken.
+    #[error("{0}")]
+    Conflict(String),
+    /// The key range was split or never existed.
+    #[error("The partition key range '{0}' does not exist any more.")]
+    RangeGone(String),
+    /// A condition does not hold.
+    #[error("Operation cannot be performed because one of the specified precondition is not met.")]
+    PreconditionFailed,
+    /// More bytes than allowed.
+    #[error("Request size is too large. {0}")]
+    TooLarge(String),
+    /// Nobody could execute it in time; surely not executed.
+    #[error("The request was not executed: {0}. Try again.")]
+    NotExecuted(String),
+    /// The map of partitions by which the request was sent out is old; surely not executed. The
+    /// gateway looks again before it tells a client.
+    #[error("The request was not executed: the container has just changed. Try again.")]
+    StaleMap,
+    /// Part of the API, and not served by this version.
+    #[error("{0} is not supported by this version of Ephemeris.")]
+    NotSupported(String),
+    /// Something needed is not available; surely not executed.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+/// What a client reads in the status line and in `code`.
+pub(crate) struct Answer {
+    /// The status.
+    pub(crate) status: StatusCode,
+    /// Tells apart what one status means; 0 is the usual.
+    pub(crate) substatus: u32,
+    /// The word in the body.
+    pub(crate) code: &'static str,
+}
+
+impl ApiError {
+    /// The status of every error: nowhere else is one chosen.
+    pub(crate) fn answer(&self) -> Answer {
+        let (status, substatus, code) = match self {
+            ApiError::BadRequest(_) => (StatusCode::BAD_REQUEST, 0, "BadRequest"),
+            ApiError::KeyMismatch => (StatusCode::BAD_REQUEST, 1001, "BadRequest"),
+            ApiError::ContainerRecreated => (StatusCode::BAD_REQUEST, 1024, "BadRequest"),
+            ApiError::Unauthorized(_) => (StatusCode::UNAUTHORIZED, 0, "Unauthorized"),
+            ApiError::Forbidden(_) => (StatusCode::FORBIDDEN, 0, "Forbidden"),
+            ApiError::UnknownPath(_) | ApiError::NotFound(_) => {
+                (StatusCode::NOT_FOUND, 0, "NotFound")
+            }
+            ApiError::OwnerNotFound => (StatusCode::NOT_FOUND, 1003, "NotFound"),
+            ApiError::SessionNotAvailable => (StatusCode::NOT_FOUND, 1002, "NotFound"),
+            ApiError::MethodNotAllowed { .. } => {
+                (StatusCode::METHOD_NOT_ALLOWED, 0, "MethodNotAllowed")
+            }
+            ApiError::Timeout(_) => (StatusCode::REQUEST_TIMEOUT, 0, "RequestTimeout"),
+            ApiError::Conflict(_) => (StatusCode::CONFLICT, 0, "Conflict"),
+            ApiError::RangeGone(_) => (StatusCode::GONE, 1002, "Gone"),
+            ApiError::PreconditionFailed => {
+                (StatusCode::PRECONDITION_FAILED, 0, "PreconditionFailed")
+            }
+            ApiError::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, 0, "RequestEntityTooLarge"),
+            ApiError::NotExecuted(_) | ApiError::StaleMap => {
+                (StatusCode::TOO_MANY_REQUESTS, 3200, "TooManyRequests")
+            }
+            ApiError::NotSupported(_) => (StatusCode::NOT_IMPLEMENTED, 0, "NotImplemented"),
+            ApiError::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, 0, "ServiceUnavailable"),
+        };
+        Answer { status, substatus, code }
+    }
+}
+
+/// An error on its way to the client, with what it cost and where it happened.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    /// What happened.
+    pub(crate) error: ApiError,
+    /// What was done all the same.
+    pub(crate) charge: Charge,
+    /// The partition that answered, if one did.
+    pub(crate) data: Option<Box<DataHeaders>>,
+}
+
+impl Failure {
+    /// An error that cost something.
+    pub(crate) fn charged(error: impl Into<ApiError>, charge: Charge) -> Self {
+        Self { error: error.into(), charge, data: None }
+    }
+
+    /// An error in a body that was read to find it.
+    pub(crate) fn in_body(error: impl Into<ApiError>) -> Self {
+        Self::charged(error, Charge::REFUSED_BODY)
+    }
+}
+
+impl<E: Into<ApiError>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self { error: error.into(), charge: Charge::ZERO, data: None }
+    }
+}
+
+impl From<Refusal> for ApiError {
+    fn from(refusal: Refusal) -> Self {
+        let message = refusal.to_string();
+        match refusal {
+            Refusal::NotFound => ApiError::NotFound(message),
+            Refusal::Conflict => ApiError::Conflict(message),
+            Refusal::PreconditionFailed => ApiError::PreconditionFailed,
+            Refusal::InvalidTtl { .. } => ApiError::BadRequest(message),
+            Refusal::PatchFailed(failure) => failure.into(),
+            Refusal::WrongPartition => ApiError::StaleMap,
+        }
+    }
+}
+
+impl From<PatchFailure> for ApiError {
+    fn from(failure: PatchFailure) -> Self {
+        let message = failure.to_string();
+        match failure {
+            PatchFailure::Condition => ApiError::PreconditionFailed,
+            PatchFailure::Operation { .. } | PatchFailure::Result(_) => {
+                ApiError::BadRequest(message)
+            }
+            PatchFailure::TooLarge(message) => ApiError::TooLarge(message),
+        }
+    }
+}
+
+impl From<InvalidPatch> for ApiError {
+    fn from(error: InvalidPatch) -> Self {
+        ApiError::BadRequest(error.to_string())
+    }
+}
+
+impl From<CatalogRefusal> for ApiError {
+    fn from(refusal: CatalogRefusal) -> Self {
+        let message = refusal.to_string();
+        match refusal {
+            CatalogRefusal::NotFound => ApiError::NotFound(message),
+            CatalogRefusal::OwnerNotFound => ApiError::OwnerNotFound,
+            CatalogRefusal::Conflict => ApiError::Conflict(message),
+            CatalogRefusal::PreconditionFailed => ApiError::PreconditionFailed,
+            CatalogRefusal::Immutable(property) if property == "uniqueKeyPolicy" => {
+                ApiError::Forbidden(message)
+            }
+            CatalogRefusal::Immutable(_) => ApiError::BadRequest(message),
+            CatalogRefusal::Limit(_) => ApiError::Forbidden(message),
+            CatalogRefusal::StalePlan => ApiError::NotExecuted(message),
+            CatalogRefusal::AnotherDirectory { .. } => ApiError::Conflict(message),
+        }
+    }
+}
+
+impl From<RequestError> for ApiError {
+    fn from(error: RequestError) -> Self {
+        let message = error.to_string();
+        match error {
+            RequestError::NotExecuted => ApiError::NotExecuted(message),
+            RequestError::Gone => ApiError::StaleMap,
+            RequestError::Unknown(_) => ApiError::Timeout(message),
+            RequestError::Doubtful(_) | RequestError::Fault(_) => ApiError::Unavailable(message),
+        }
+    }
+}
+
+impl From<InvalidDocument> for ApiError {
+    fn from(error: InvalidDocument) -> Self {
+        let message = error.to_string();
+        match error {
+            InvalidDocument::Json(_) => ApiError::BadRequest(message),
+            InvalidDocument::TooLarge { .. } => ApiError::TooLarge(message),
+        }
+    }
+}
+
+impl From<InvalidDefinition> for ApiError {
+    fn from(error: InvalidDefinition) -> Self {
+        ApiError::BadRequest(format!("The container definition is not valid: {error}."))
+    }
+}
+
+impl From<InvalidName> for ApiError {
+    fn from(error: InvalidName) -> Self {
+        ApiError::BadRequest(format!("The 'id' is not valid: {error}."))
+    }
+}
+
+impl From<InvalidKey> for ApiError {
+    fn from(error: InvalidKey) -> Self {
+        ApiError::BadRequest(format!(
+            "The header x-ms-documentdb-partitionkey is not valid: {error}."
+        ))
+    }
+}
+
+impl From<InvalidThroughput> for ApiError {
+    fn from(error: InvalidThroughput) -> Self {
+        ApiError::BadRequest(format!("The throughput is not valid: {error}."))
+    }
+}
+
+impl From<QueryError> for ApiError {
+    fn from(error: QueryError) -> Self {
+        ApiError::BadRequest(error.to_message())
+    }
+}

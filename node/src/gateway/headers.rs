@@ -1,0 +1,273 @@
+//! Headers of requests, read into types.
+
+use axum::http::HeaderMap;
+use ephemeris_store::catalog::Throughput;
+use ephemeris_store::command::Precondition;
+use ephemeris_store::ids::Etag;
+use ephemeris_store::partition_key::{Epk, PartitionKey};
+
+use super::error::ApiError;
+
+/// Rows of a page if the client does not say.
+const PAGE_ROWS_DEFAULT: usize = 100;
+/// Rows of a page at most; also what -1 means.
+pub(crate) const PAGE_ROWS_MAX: usize = 1000;
+
+/// The headers of one request.
+#[derive(Clone, Debug)]
+pub(crate) struct RequestHeaders(HeaderMap);
+
+/// What a POST to a feed means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PostKind {
+    /// Asks how a query would be spread over partitions.
+    QueryPlan,
+    /// A query.
+    Query,
+    /// Several operations at once.
+    Batch,
+    /// Create or replace.
+    Upsert,
+    /// Create.
+    Create,
+}
+
+/// What to send back of an item that was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// The item.
+    Full,
+    /// Nothing: `Prefer: return=minimal`.
+    Minimal,
+}
+
+impl RequestHeaders {
+    /// Wraps headers as they came.
+    pub(crate) fn new(headers: HeaderMap) -> Self {
+        Self(headers)
+    }
+
+    /// The headers as they came.
+    pub(crate) fn raw(&self) -> &HeaderMap {
+        &self.0
+    }
+
+    /// A header's text; an error if it is there and no text.
+    pub(crate) fn text(&self, name: &str) -> Result<Option<&str>, ApiError> {
+        let Some(value) = self.0.get(name) else { return Ok(None) };
+        let text = std::str::from_utf8(value.as_bytes()).map_err(|_| malformed(name, "…"))?;
+        Ok(Some(text))
+    }
+
+    /// True for `true` and `True`, in which languages write it.
+    pub(crate) fn flag(&self, name: &str) -> bool {
+        self.0.get(name).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"true"))
+    }
+
+    /// What a POST means, told in the order in which the flags count.
+    pub(crate) fn post_kind(&self) -> PostKind {
+        let query_content = self
+            .0
+            .get("content-type")
+            .is_some_and(|value| value.as_bytes().starts_with(b"application/query+json"));
+        if self.flag("x-ms-cosmos-is-query-plan-request") {
+            PostKind::QueryPlan
+        } else if self.flag("x-ms-documentdb-isquery") || query_content {
+            PostKind::Query
+        } else if self.flag("x-ms-cosmos-is-batch-request") {
+            PostKind::Batch
+        } else if self.flag("x-ms-documentdb-is-upsert") {
+            PostKind::Upsert
+        } else {
+            PostKind::Create
+        }
+    }
+
+    /// What must hold of the stored version.
+    pub(crate) fn precondition(&self) -> Result<Precondition, ApiError> {
+        if let Some(tag) = self.text("if-match")? {
+            return Ok(match tag {
+                "*" => Precondition::IfMatchAny,
+                tag => Precondition::IfMatch(Etag::parse(tag)),
+            });
+        }
+        Ok(match self.text("if-none-match")? {
+            None => Precondition::None,
+            Some("*") => Precondition::IfNoneMatchAny,
+            Some(tag) => Precondition::IfNoneMatch(Etag::parse(tag)),
+        })
+    }
+
+    /// The partition key value.
+    pub(crate) fn partition_key(&self) -> Result<Option<PartitionKey>, ApiError> {
+        let header = self.text("x-ms-documentdb-partitionkey")?;
+        header.map(|text| PartitionKey::parse(text).map_err(ApiError::from)).transpose()
+    }
+
+    /// How many rows a page may have.
+    pub(crate) fn page_rows(&self) -> Result<usize, ApiError> {
+        let name = "x-ms-max-item-count";
+        let Some(text) = self.text(name)? else { return Ok(PAGE_ROWS_DEFAULT) };
+        match text.trim().parse::<i64>() {
+            Ok(-1) => Ok(PAGE_ROWS_MAX),
+            Ok(rows) if rows > 0 => {
+                Ok(usize::try_from(rows).map_or(PAGE_ROWS_MAX, |rows| rows.min(PAGE_ROWS_MAX)))
+            }
+            Ok(_) | Err(_) => Err(malformed(name, text)),
+        }
+    }
+
+    /// The interval of effective partition keys a query is about.
+    pub(crate) fn epk_range(&self) -> Result<Option<(Epk, Epk)>, ApiError> {
+        let (start, end) = (self.text("x-ms-start-epk")?, self.text("x-ms-end-epk")?);
+        if start.is_none() && end.is_none() {
+            return Ok(None);
+        }
+        let kind = "x-ms-read-key-type";
+        match self.text(kind)? {
+            None | Some("EffectivePartitionKeyRange") => {}
+            Some(other) => return Err(malformed(kind, other)),
+        }
+        let parse = |name: &str, text: Option<&str>, default: Epk| match text {
+            None => Ok(default),
+            Some(text) => Epk::parse(text).ok_or_else(|| malformed(name, text)),
+        };
+        let start = parse("x-ms-start-epk", start, Epk::min())?;
+        let end = parse("x-ms-end-epk", end, Epk::max())?;
+        Ok(Some((start, end)))
+    }
+
+    /// Throughput for what is being created.
+    pub(crate) fn throughput(&self) -> Result<Option<Throughput>, ApiError> {
+        let (manual, autoscale) = ("x-ms-offer-throughput", "x-ms-cosmos-offer-autopilot-settings");
+        match (self.text(manual)?, self.text(autoscale)?) {
+            (None, None) => Ok(None),
+            (Some(_), Some(_)) => Err(ephemeris_store::catalog::InvalidThroughput::Both.into()),
+            (Some(rate), None) => {
+                let rate = rate.trim().parse().map_err(|_| malformed(manual, rate))?;
+                Ok(Some(Throughput::manual(rate)?))
+            }
+            (None, Some(settings)) => {
+                let parsed: serde_json::Value =
+                    serde_json::from_str(settings).map_err(|_| malformed(autoscale, settings))?;
+                let rate = parsed["maxThroughput"].as_u64();
+                let rate = rate.ok_or_else(|| malformed(autoscale, settings))?;
+                Ok(Some(Throughput::autoscale(rate)?))
+            }
+        }
+    }
+
+    /// What to send back of a written item.
+    pub(crate) fn content(&self) -> Content {
+        let minimal = self.0.get_all("prefer").iter().any(|value| {
+            value.as_bytes().to_ascii_lowercase().windows(14).any(|part| part == b"return=minimal")
+        });
+        if minimal { Content::Minimal } else { Content::Full }
+    }
+}
+
+/// How much of a wrong header an error message shows, in characters.
+const SHOWN_CHARS_MAX: usize = 100;
+
+fn malformed(name: &str, value: &str) -> ApiError {
+    let shown: String = value.chars().take(SHOWN_CHARS_MAX).collect();
+    ApiError::BadRequest(format!("The value '{shown}' of the header {name} is not valid."))
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::{HeaderName, HeaderValue};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &str)]) -> RequestHeaders {
+        let pairs = pairs.iter().map(|(name, value)| {
+            (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())
+        });
+        RequestHeaders::new(pairs.collect())
+    }
+
+    #[test]
+    fn posts_are_told_apart_in_the_order_of_the_protocol() {
+        let plan = ("x-ms-cosmos-is-query-plan-request", "True");
+        let query = ("x-ms-documentdb-isquery", "true");
+        let batch = ("x-ms-cosmos-is-batch-request", "True");
+        let upsert = ("x-ms-documentdb-is-upsert", "true");
+        assert_eq!(headers(&[query, plan]).post_kind(), PostKind::QueryPlan);
+        assert_eq!(headers(&[query, batch, upsert]).post_kind(), PostKind::Query);
+        assert_eq!(headers(&[batch, upsert]).post_kind(), PostKind::Batch);
+        assert_eq!(headers(&[upsert]).post_kind(), PostKind::Upsert);
+        assert_eq!(headers(&[]).post_kind(), PostKind::Create);
+        let content = ("content-type", "application/query+json; charset=utf-8");
+        assert_eq!(headers(&[content]).post_kind(), PostKind::Query);
+    }
+
+    #[test]
+    fn conditions_are_read() {
+        let of = |name, value| headers(&[(name, value)]).precondition().unwrap();
+        assert_eq!(of("if-match", "*"), Precondition::IfMatchAny);
+        assert_eq!(of("if-none-match", "*"), Precondition::IfNoneMatchAny);
+        assert_eq!(of("if-match", "unheard of"), Precondition::IfMatch(None));
+        let tag = "\"00000000-0000-0000-e384-28095c1a01da\"";
+        assert_eq!(of("if-match", tag), Precondition::IfMatch(Etag::parse(tag)));
+        assert_eq!(headers(&[]).precondition().unwrap(), Precondition::None);
+    }
+
+    #[test]
+    fn page_sizes_are_checked() {
+        let rows = |value| headers(&[("x-ms-max-item-count", value)]).page_rows();
+        assert_eq!(rows("5").unwrap(), 5);
+        assert_eq!(rows("-1").unwrap(), PAGE_ROWS_MAX);
+        assert_eq!(rows("1000000").unwrap(), PAGE_ROWS_MAX);
+        assert_eq!(headers(&[]).page_rows().unwrap(), PAGE_ROWS_DEFAULT);
+        for wrong in ["0", "-2", "many", "", "1.5"] {
+            assert!(rows(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn throughput_is_one_of_two_kinds() {
+        let manual = ("x-ms-offer-throughput", "400");
+        let autoscale = ("x-ms-cosmos-offer-autopilot-settings", r#"{"maxThroughput":4000}"#);
+        let of = |pairs: &[_]| headers(pairs).throughput();
+        assert_eq!(of(&[manual]).unwrap(), Some(Throughput::Manual(400)));
+        assert_eq!(of(&[autoscale]).unwrap(), Some(Throughput::Autoscale(4000)));
+        assert_eq!(of(&[]).unwrap(), None);
+        assert!(of(&[manual, autoscale]).is_err());
+        for wrong in ["", "401", "x", "-400"] {
+            assert!(of(&[("x-ms-offer-throughput", wrong)]).is_err(), "{wrong}");
+        }
+        for wrong in ["", "{}", "[]", r#"{"maxThroughput":"4000"}"#] {
+            assert!(of(&[("x-ms-cosmos-offer-autopilot-settings", wrong)]).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn content_may_be_declined() {
+        assert_eq!(headers(&[("prefer", "return=minimal")]).content(), Content::Minimal);
+        assert_eq!(headers(&[("prefer", "wait=5, Return=Minimal")]).content(), Content::Minimal);
+        assert_eq!(headers(&[("prefer", "return=representation")]).content(), Content::Full);
+        assert_eq!(headers(&[]).content(), Content::Full);
+    }
+
+    proptest! {
+        #[test]
+        fn any_values_are_read_or_refused(
+            name in prop::sample::select(vec![
+                "if-match", "if-none-match", "x-ms-documentdb-partitionkey",
+                "x-ms-max-item-count", "x-ms-start-epk", "x-ms-end-epk", "x-ms-read-key-type",
+                "x-ms-offer-throughput", "x-ms-cosmos-offer-autopilot-settings", "prefer",
+            ]),
+            value: Vec<u8>,
+        ) {
+            if let Ok(value) = HeaderValue::from_bytes(&value) {
+                let mut map = HeaderMap::new();
+                map.insert(name, value);
+                let headers = RequestHeaders::new(map);
+                let _ = (headers.precondition(), headers.partition_key(), headers.page_rows());
+                let _ = (headers.epk_range(), headers.throughput(), headers.content());
+            }
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! Items: create, upsert, read, replace, patch, delete.
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use ephemeris_store::catalog::PartitionRecord;
+use ephemeris_store::charge::Charge;
+use ephemeris_store::command::{Action, Effect, ItemWrite, Precondition, Refused, Written};
+use ephemeris_store::document::{Document, IdField, ParsedDocument};
+use ephemeris_store::ids::{ItemId, Lsn};
+use ephemeris_store::item::{ItemKey, client_json};
+use ephemeris_store::partition_key::{
+    Component, InvalidKey, KeyDefinition, KeyKind, PartitionKey, VALUE_BYTES_MAX,
+};
+use ephemeris_store::patch::{Patch, PatchRequest};
+
+use super::error::{ApiError, Failure};
+use super::headers::Content;
+use super::path::ContainerPath;
+use super::reply::{DataHeaders, Reply};
+use super::resolve::Resolved;
+use super::session::Session;
+use super::{Call, Gateway};
+use crate::partition::{PartitionRequest, PartitionResponse};
+
+/// First byte of a body in Cosmos binary JSON.
+const BINARY_JSON: u8 = 0x80;
+
+/// `POST /dbs/d/colls/c/docs`
+pub(crate) async fn create(
+    gateway: &Gateway,
+    call: &Call,
+    path: &ContainerPath,
+) -> Result<Reply, Failure> {
+    store_new(gateway, call, path, Action::Create).await
+}
+
+/// `POST /dbs/d/colls/c/docs` with `x-ms-documentdb-is-upsert`
+pub(crate) async fn upsert(
+    gateway: &Gateway,
+    call: &Call,
+    path: &ContainerPath,
+) -> Result<Reply, Failure> {
+    store_new(gateway, call, path, Action::Upsert).await
+}
+
+async fn store_new(
+    gateway: &Gateway,
+    call: &Call,
+    path: &ContainerPath,
+    action: fn(Document) -> Action,
+) -> Result<Reply, Failure> {
+    let resolved = gateway.container(call, path).await?;
+    let parsed = parse_body(&resolved, &call.body).map_err(Failure::in_body)?;
+    let id = id_in(&parsed.id).map_err(Failure::in_body)?;
+    let definition = resolved.container.definition.key();
+    let key = key_of(call, definition, &parsed).map_err(Failure::in_body)?;
+    let item = ItemKey::new(&definition.place(&key), &key, &id);
+    write(gateway, call, &resolved, item, parsed.document, action).await
+}
+
+/// `PUT /dbs/d/colls/c/docs/i`
+pub(crate) async fn replace(
+    gateway: &Gateway,
+    call: &Call,
+    path: &ContainerPath,
+    segment: &str,
+) -> Result<Reply, Failure> {
+    let resolved = gateway.container(call, path).await?;
+    let parsed = parse_body(&resolved, &call.body).map_err(Failure::in_body)?;
+    let id = id_in(&parsed.id).map_err(Failure::in_body)?;
+    let definition = resolved.container.definition.key();
+    let key = key_of(call, definition, &parsed).map_err(Failure::in_body)?;
+    let item = ItemKey::new(&definition.place(&key), &key, &id);
+    let named = match resolved.item_number(segment) {
+        Some(_) => locate(gateway, call, &resolved, segment).await? == item,
+        None => id.as_str() == segment,
+    };
+    if !named {
+        let message = "The 'id' in the body is not that of the item in the path.";
+        return Err(Failure::in_body(ApiError::BadRequest(message.to_string())));
+    }
+    write(gateway, call, &resolved, item, parsed.document, Action::Replace).await
+}
+
+/// `GET /dbs/d/colls/c/docs/i`
+pub(crate) async fn read(
+    gateway: &Gateway,
+    call: &Call,
+    path: &ContainerPath,
+    segment: &str,
+) -> Result<Reply, Failure> {
+    let session = Session::of(&call.headers)?;
+    let precondition = call.headers.precondition()?;
+    let resolved = gateway.container(call, path).await?;
+    let key = locate(gateway, call, &resolved, segment).await?;
+    let partition = resolved.partition(key.slot())?;
+    let request = PartitionRequest::Read(key);
+    let response = gateway.node.ask_partition(partition.group, request, call.deadline).await?;
+    let PartitionResponse::Read { lsn, item } = response else {
+        unreachable!("a read is answered with an item or none");
+    };
+    session.check(partition.range, lsn)?;
+    let headers = resolved.headers().at(partition.range, lsn);
+    let Some(item) = item else { return Err(missing(headers)) };
+    let headers = headers.item(item.stamp.lsn);
+    let etag = item.stamp.etag;
+    if !precondition.allows(etag) {
+        return match precondition {
+            Precondition::IfNoneMatch(_) | Precondition::IfNoneMatchAny => {
+                let reply = Reply::empty(StatusCode::NOT_MODIFIED).charge(Charge::NOT_MODIFIED);
+                Ok(reply.etag(etag).data(headers))
+            }
+            Precondition::None | Precondition::IfMatch(_) | Precondition::IfMatchAny => {
+                let charge = Charge::point_read(item.body.len());
+                let mut failure = Failure::charged(ApiError::PreconditionFailed, charge);
+                failure.data = Some(Box::new(headers));
+                Err(failure)
+            }
+        };
+    }
+    let body = client_json(&item.body, &item.stamp, resolved.container.number);
+    let charge = Charge::point_read(item.body.len());
+    Ok(Reply::json(StatusCode::OK, body).charge(charge).etag(etag).data(headers))
+}
+
+/// `DELETE /dbs/d/colls/c/docs/i`
+pub(crate) async fn delete(
+    gateway: &Gateway,
+    call: &Call,
+    path: &ContainerPath,
+    segment: &str,
+) -> Result<Reply, Failure> {
+    let resolved = gateway.container(call, path).await?;
+    let precondition = call.headers.precondition()?;
+    let key = locate(gateway, call, &resolved, segment).await?;
+    let write = ItemWrite { key, precondition, action: Action::Delete };
+    let (written, headers) = write_one(gateway, call, &resolved, write).await?;
+    Ok(Reply::empty(StatusCode::NO_CONTENT).charge(written.charge).data(headers))
+}
+
+/// `PATCH /dbs/d/colls/c/docs/i`
+pub(crate) async fn patch(
+    gateway: &Gateway,
+    call: &Call,
+    path: &ContainerPath,
+    segment: &str,
+) -> Result<Reply, Failure> {
+    let resolved = gateway.container(call, path).await?;
+    let precondition = call.headers.precondition()?;
+    let rules = resolved.container.definition.rules();
+    Patch::parse(&call.body, rules.key()).map_err(Failure::in_body)?;
+    let key = locate(gateway, call, &resolved, segment).await?;
+    let request = PatchRequest { text: call.body.to_vec(), rules: rules.clone() };
+    let write = ItemWrite { key, precondition, action: Action::Patch(request) };
+    let (written, headers) = write_one(gateway, call, &resolved, write).await?;
+    let reply = match (call.headers.content(), &written.body) {
+        (Content::Full, Some(body)) => {
+            let body = client_json(body, &written.stamp, resolved.container.number);
+            Reply::json(StatusCode::OK, body)
+        }
+        (Content::Minimal, _) | (Content::Full, None) => Reply::empty(StatusCode::OK),
+    };
+    Ok(reply.charge(written.charge).etag(written.stamp.etag).data(headers))
+}
+
+fn missing(headers: DataHeaders) -> Failure {
+    let refusal = ephemeris_store::command::Refusal::NotFound;
+    let mut failure = Failure::charged(refusal, Charge::NOT_FOUND);
+    failure.data = Some(Box::new(headers));
+    failure
+}
+
+/// Reads the body of an item.
+pub(crate) fn parse_body(resolved: &Resolved, body: &[u8]) -> Result<ParsedDocument, ApiError> {
+    if body.first() == Some(&BINARY_JSON) {
+        let message = "The body is Cosmos binary JSON, which is not supported by this version of \
+                       Ephemeris. Set AZURE_COSMOS_BINARY_ENCODING_ENABLED=false.";
+        return Err(ApiError::BadRequest(message.to_string()));
+    }
+    Ok(resolved.container.definition.rules().parse(body)?)
+}
+
+/// The id in a body.
+pub(crate) fn id_in(field: &IdField) -> Result<ItemId, ApiError> {
+    match field {
+        IdField::Text(id) => Ok(ItemId::try_from(id.clone())?),
+        IdField::Absent => Err(ApiError::BadRequest(
+            "The input content is invalid because the required properties - 'id; ' - are missing"
+                .to_string(),
+        )),
+        IdField::NotText(value) => {
+            Err(ApiError::BadRequest(format!("The 'id' must be a string, not {value}.")))
+        }
+    }
+}
+
+/// The partition key of an item that is being stored: that of the body, which the header must match.
+fn key_of(
+    call: &Call,
+    definition: &KeyDefinition,
+    parsed: &ParsedDocument,
+) -> Result<PartitionKey, ApiError> {
+    if parsed.key.text_bytes() > VALUE_BYTES_MAX {
+        return Err(InvalidKey::TooLong.into());
+    }
+    match call.headers.partition_key()? {
+        None => Ok(parsed.key.clone()),
+        Some(header) => check_key(&header, definition, parsed).map(|()| header),
+    }
+}
+
+/// Refuses a body whose partition key is not that of the header.
+pub(crate) fn check_key(
+    header: &PartitionKey,
+    definition: &KeyDefinition,
+    parsed: &ParsedDocument,
+) -> Result<(), ApiError> {
+    // SDKs send null for a component that the body of an item does not have.
+    let same = |(header, body): (&Component, &Component)| {
+        header == body
+            || (definition.kind == KeyKind::MultiHash
+                && (header, body) == (&Component::Null, &Component::Undefined))
+    };
+    let complete = header.0.len() == parsed.key.0.len();
+    if complete && header.0.iter().zip(&parsed.key.0).all(same) {
+        Ok(())
+    } else {
+        Err(ApiError::KeyMismatch)
+    }
+}
+
+/// The key of the item that a path's last segment names.
+pub(crate) async fn locate(
+    gateway: &Gateway,
+    call: &Call,
+    resolved: &Resolved,
+    segment: &str,
+) -> Result<ItemKey, Failure> {
+    if let Some(number) = resolved.item_number(segment) {
+        let partition = resolved.partition(number.slot())?;
+        let request = PartitionRequest::Find(number);
+        let response = gateway.node.ask_partition(partition.group, request, call.deadline).await?;
+        let PartitionResponse::Found(found) = response else {
+            unreachable!("a search is answered with a key or none");
+        };
+        return found.ok_or_else(|| missing(resolved.headers()));
+    }
+    let definition = resolved.container.definition.key();
+    let key = call.headers.partition_key()?.ok_or_else(|| {
+        ApiError::BadRequest(
+            "The partition key must be supplied in the header x-ms-documentdb-partitionkey for \
+             this operation."
+                .to_string(),
+        )
+    })?;
+    if key.check_complete(definition).is_err() {
+        return Err(ApiError::KeyMismatch.into());
+    }
+    let id = ItemId::try_from(segment.to_string()).map_err(ApiError::from)?;
+    Ok(ItemKey::new(&definition.place(&key), &key, &id))
+}
+
+async fn write(
+    gateway: &Gateway,
+    call: &Call,
+    resolved: &Resolved,
+    key: ItemKey,
+    document: Document,
+    action: fn(Document) -> Action,
+) -> Result<Reply, Failure> {
+    let precondition = call.headers.precondition()?;
+    let content = call.headers.content();
+    let body = match content {
+        Content::Full => Some(document.body.clone()),
+        Content::Minimal => None,
+    };
+    let write = ItemWrite { key, precondition, action: action(document) };
+    let (written, headers) = write_one(gateway, call, resolved, write).await?;
+    let status = match written.effect {
+        Effect::Created => StatusCode::CREATED,
+        Effect::Replaced => StatusCode::OK,
+        Effect::Deleted | Effect::Read | Effect::NotModified => {
+            unreachable!("storing an item does nothing else")
+        }
+    };
+    let stamp = &written.stamp;
+    let reply = match body {
+        None => Reply::empty(status),
+        Some(body) => Reply::json(status, client_json(&body, stamp, resolved.container.number)),
+    };
+    Ok(reply.charge(written.charge).etag(stamp.etag).data(headers))
+}
+
+/// What became of writes at one partition.
+pub(crate) struct Executed {
+    /// What they did, or why they did nothing.
+    pub(crate) result: Result<Vec<Written>, Refused>,
+    lsn: Lsn,
+    partition: Arc<PartitionRecord>,
+}
+
+impl Executed {
+    /// What the answer says about the partition.
+    pub(crate) fn headers(&self, resolved: &Resolved) -> DataHeaders {
+        resolved.headers().at(self.partition.range, self.lsn)
+    }
+}
+
+/// Carries out writes, at least one, that belong to the same slot.
+pub(crate) async fn execute(
+    gateway: &Gateway,
+    call: &Call,
+    resolved: &Resolved,
+    writes: Vec<ItemWrite>,
+) -> Result<Executed, Failure> {
+    let slot = writes.first().expect("there is something to write").key.slot();
+    let partition = resolved.partition(slot)?.clone();
+    let request = PartitionRequest::Write(writes);
+    let response = gateway.node.ask_partition(partition.group, request, call.deadline).await?;
+    let PartitionResponse::Written { lsn, result } = response else {
+        unreachable!("a write is answered with what became of it");
+    };
+    Ok(Executed { result, lsn, partition })
+}
+
+/// Carries out one write; a refusal becomes the client's error.
+async fn write_one(
+    gateway: &Gateway,
+    call: &Call,
+    resolved: &Resolved,
+    write: ItemWrite,
+) -> Result<(Written, DataHeaders), Failure> {
+    let executed = execute(gateway, call, resolved, vec![write]).await?;
+    let headers = executed.headers(resolved);
+    match executed.result {
+        Ok(mut written) => {
+            let written = written.pop().expect("one write has one result");
+            let headers = headers.item(written.stamp.lsn);
+            Ok((written, headers))
+        }
+        Err(refused) => {
+            let mut failure = Failure::charged(refused.refusal, refused.charge);
+            failure.data = Some(Box::new(headers));
+            Err(failure)
+        }
+    }
+}

@@ -1,0 +1,404 @@
+//! The gateway: what Cosmos clients talk to, on every node.
+//!
+//! 1. `path` and `auth`: what is named, and whether the client may.
+//! 2. `headers` and the body are read once, into types.
+//! 3. `resolve` finds the container in this node's copy of the catalog.
+//! 4. The request goes to the leader of its partition, here or on another node; changes of leader
+//!    are absorbed until the request's deadline.
+//! 5. `reply` and `error` turn the outcome into status, headers and body.
+
+mod account;
+mod auth;
+mod batch;
+mod containers;
+mod continuation;
+mod databases;
+mod error;
+mod feed;
+mod headers;
+mod items;
+mod partition_ranges;
+mod path;
+mod query;
+mod reply;
+mod resolve;
+mod scripts;
+mod session;
+mod throughput;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderValue, Method, Response};
+use bytes::{Bytes, BytesMut};
+use ephemeris_store::catalog::{CatalogCommand, CatalogRefusal, Created, ScriptKind};
+use futures_util::StreamExt as _;
+use serde_json::Value;
+use tracing::debug;
+
+pub(crate) use auth::sign;
+pub(crate) use error::{ApiError, Failure};
+pub(crate) use path::Segments;
+pub(crate) use reply::Reply;
+
+use auth::Verifier;
+use headers::{PostKind, RequestHeaders};
+use path::{ContainerPath, Target};
+use resolve::Purpose;
+
+use crate::admin;
+use crate::clock::{self, Instant};
+use crate::node::Node;
+use crate::requests::RequestError;
+
+/// Largest body of a request, in bytes.
+const BODY_BYTES_MAX: usize = 2 << 20;
+/// A body that is too large is read on to here, so that the client hears why it was refused.
+const BODY_BYTES_DRAINED_MAX: usize = 32 << 20;
+/// How long a body may take to arrive.
+const BODY_DEADLINE: Duration = Duration::from_secs(30);
+/// Requests under way at the same time; more are told to come again.
+const REQUESTS_MAX: usize = 8192;
+
+/// Answers requests of clients. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Gateway {
+    pub(crate) node: Node,
+    verifier: Arc<Verifier>,
+    under_way: Arc<AtomicUsize>,
+}
+
+/// What can be done to a resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verb {
+    Get,
+    Post,
+    Put,
+    Patch,
+    Delete,
+}
+
+/// A request that was signed and read.
+pub(crate) struct Call {
+    pub(crate) verb: Verb,
+    pub(crate) headers: RequestHeaders,
+    pub(crate) body: Bytes,
+    pub(crate) deadline: Instant,
+}
+
+impl Call {
+    /// The body as JSON.
+    pub(crate) fn json(&self) -> Result<Value, Failure> {
+        serde_json::from_slice(&self.body).map_err(|error| {
+            Failure::in_body(ApiError::BadRequest(format!("The body is not valid JSON: {error}.")))
+        })
+    }
+
+    fn not_allowed(&self) -> Failure {
+        ApiError::MethodNotAllowed { method: format!("{:?}", self.verb).to_uppercase() }.into()
+    }
+}
+
+impl Verb {
+    fn of(method: &Method) -> Option<Self> {
+        match *method {
+            Method::GET => Some(Verb::Get),
+            Method::POST => Some(Verb::Post),
+            Method::PUT => Some(Verb::Put),
+            Method::PATCH => Some(Verb::Patch),
+            Method::DELETE => Some(Verb::Delete),
+            _ => None,
+        }
+    }
+}
+
+/// Counts a request as long as it is under way.
+struct UnderWay<'g>(&'g AtomicUsize);
+
+impl<'g> UnderWay<'g> {
+    fn enter(count: &'g AtomicUsize) -> Result<Self, ApiError> {
+        let entered = Self(count);
+        if count.fetch_add(1, Ordering::Relaxed) < REQUESTS_MAX {
+            Ok(entered)
+        } else {
+            Err(ApiError::NotExecuted("too many requests are under way".to_string()))
+        }
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Answers one request.
+pub(crate) async fn handle(State(gateway): State<Gateway>, request: Request) -> Response<Body> {
+    let started = clock::monotonic();
+    let (parts, body) = request.into_parts();
+    let activity_id = activity_id(&parts);
+    let (method, path) = (parts.method.clone(), parts.uri.clone());
+    let reply = gateway.answer(parts, body).await.unwrap_or_else(Reply::from);
+    let response = reply.into_response(&activity_id);
+    let (status, elapsed) = (response.status(), started.elapsed());
+    let outcome = admin::status_class(status);
+    metrics::counter!("http_requests_total", "status" => outcome).increment(1);
+    metrics::histogram!("http_request_seconds").record(elapsed);
+    debug!(?activity_id, %method, %path, %status, ?elapsed, "request");
+    response
+}
+
+/// The client's name for the request, or one of ours.
+fn activity_id(parts: &Parts) -> HeaderValue {
+    parts.headers.get("x-ms-activity-id").cloned().unwrap_or_else(|| {
+        let n: u128 = rand::random();
+        let (a, b, c) = (n >> 96, (n >> 80) & 0xFFFF, (n >> 64) & 0x0FFF);
+        let (d, e) = ((n >> 48) & 0x3FFF | 0x8000, n & 0xFFFF_FFFF_FFFF);
+        let id = format!("{a:08x}-{b:04x}-4{c:03x}-{d:04x}-{e:012x}");
+        HeaderValue::from_str(&id).expect("hexadecimal digits are a header value")
+    })
+}
+
+impl Gateway {
+    /// A gateway of this node.
+    pub(crate) fn new(node: Node) -> Self {
+        let verifier = Arc::new(Verifier::new(&node.config().keys));
+        Self { node, verifier, under_way: Arc::default() }
+    }
+
+    /// How long a request may take.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.node.config().request_timeout
+    }
+
+    async fn answer(&self, parts: Parts, body: Body) -> Result<Reply, Failure> {
+        let _under_way = UnderWay::enter(&self.under_way)?;
+        let segments = Segments::parse(parts.uri.path())?;
+        let verb = Verb::of(&parts.method)
+            .ok_or_else(|| ApiError::MethodNotAllowed { method: parts.method.to_string() })?;
+        self.verifier.verify(parts.method.as_str(), &segments, &parts.headers, clock::wall())?;
+        let target = segments.target()?;
+        let body = read_body(&parts, body).await?;
+        let headers = RequestHeaders::new(parts.headers);
+        let deadline = clock::monotonic() + self.timeout();
+        let call = Call { verb, headers, body, deadline };
+        match dispatch(self, &call, &target).await {
+            Err(Failure { error: ApiError::StaleMap, .. }) => {
+                self.node.catalog_barrier(deadline).await?;
+                dispatch(self, &call, &target).await
+            }
+            answered => answered,
+        }
+    }
+
+    /// Changes the catalog; a refusal becomes the client's error.
+    pub(crate) async fn change_catalog(
+        &self,
+        call: &Call,
+        command: CatalogCommand,
+    ) -> Result<Created, Failure> {
+        Ok(self.try_change_catalog(call, command).await??)
+    }
+
+    /// Changes the catalog; the refusal is for the caller. Afterwards all nodes that can be reached
+    /// show the change.
+    pub(crate) async fn try_change_catalog(
+        &self,
+        call: &Call,
+        command: CatalogCommand,
+    ) -> Result<Result<Created, CatalogRefusal>, RequestError> {
+        let outcome = self.node.change_catalog(command, call.deadline).await?;
+        if outcome.result.is_ok() {
+            self.node.spread_catalog(outcome.lsn).await;
+        }
+        Ok(outcome.result)
+    }
+}
+
+/// Reads a body that is not too large.
+async fn read_body(parts: &Parts, body: Body) -> Result<Bytes, ApiError> {
+    let reading = async {
+        let mut stream = body.into_data_stream();
+        let mut bytes = BytesMut::new();
+        let mut seen = 0;
+        while let Some(chunk) = stream.next().await {
+            let chunk = chunk.map_err(|error| {
+                ApiError::BadRequest(format!("The body did not arrive: {error}."))
+            })?;
+            seen += chunk.len();
+            if seen <= BODY_BYTES_MAX {
+                bytes.extend_from_slice(&chunk);
+            } else if seen > BODY_BYTES_DRAINED_MAX {
+                break;
+            }
+        }
+        if seen > BODY_BYTES_MAX {
+            return Err(ApiError::TooLarge(format!("The limit is {BODY_BYTES_MAX} bytes.")));
+        }
+        Ok(bytes.freeze())
+    };
+    if parts.headers.get("content-encoding").is_some_and(|coding| coding != "identity") {
+        return Err(ApiError::BadRequest("The body must not be compressed.".to_string()));
+    }
+    tokio::time::timeout(BODY_DEADLINE, reading).await.unwrap_or_else(|_| {
+        Err(ApiError::Timeout("The body did not arrive in time; nothing was executed.".into()))
+    })
+}
+
+/// Finds who answers.
+async fn dispatch(gateway: &Gateway, call: &Call, target: &Target) -> Result<Reply, Failure> {
+    match target {
+        Target::Account => match call.verb {
+            Verb::Get => account::read(gateway, call),
+            Verb::Post | Verb::Put | Verb::Patch | Verb::Delete => Err(call.not_allowed()),
+        },
+        Target::Databases => match call.verb {
+            Verb::Get => databases::list(gateway, call).await,
+            Verb::Post => match feed_post(call)? {
+                FeedPost::Query => databases::query(gateway, call).await,
+                FeedPost::Create => databases::create(gateway, call).await,
+            },
+            Verb::Put | Verb::Patch | Verb::Delete => Err(call.not_allowed()),
+        },
+        Target::Database(database) => match call.verb {
+            Verb::Get => databases::read(gateway, call, database).await,
+            Verb::Delete => databases::delete(gateway, call, database).await,
+            Verb::Post | Verb::Put | Verb::Patch => Err(call.not_allowed()),
+        },
+        Target::Containers(database) => match call.verb {
+            Verb::Get => containers::list(gateway, call, database).await,
+            Verb::Post => match feed_post(call)? {
+                FeedPost::Query => containers::query(gateway, call, database).await,
+                FeedPost::Create => containers::create(gateway, call, database).await,
+            },
+            Verb::Put | Verb::Patch | Verb::Delete => Err(call.not_allowed()),
+        },
+        Target::Container(path) => match call.verb {
+            Verb::Get => containers::read(gateway, call, path).await,
+            Verb::Put => containers::replace(gateway, call, path).await,
+            Verb::Delete => containers::delete(gateway, call, path).await,
+            Verb::Post | Verb::Patch => Err(call.not_allowed()),
+        },
+        Target::Items(path) => dispatch_items(gateway, call, path).await,
+        Target::Item(path, id) => match call.verb {
+            Verb::Get => items::read(gateway, call, path, id).await,
+            Verb::Put => items::replace(gateway, call, path, id).await,
+            Verb::Delete => items::delete(gateway, call, path, id).await,
+            Verb::Patch => items::patch(gateway, call, path, id).await,
+            Verb::Post => Err(call.not_allowed()),
+        },
+        Target::Ranges(path) => match call.verb {
+            Verb::Get => partition_ranges::list(gateway, call, path).await,
+            Verb::Post | Verb::Put | Verb::Patch | Verb::Delete => Err(call.not_allowed()),
+        },
+        Target::Scripts(path, kind) => match call.verb {
+            Verb::Get => scripts::list(gateway, call, path, *kind).await,
+            Verb::Post => match feed_post(call)? {
+                FeedPost::Query => scripts::query(gateway, call, path, *kind).await,
+                FeedPost::Create => scripts::create(gateway, call, path, *kind).await,
+            },
+            Verb::Put | Verb::Patch | Verb::Delete => Err(call.not_allowed()),
+        },
+        Target::Script(path, kind, name) => dispatch_script(gateway, call, path, *kind, name).await,
+        Target::Users(database) => {
+            let (_, database) = gateway.database(call, database, Purpose::Owner).await?;
+            let rid = ephemeris_store::ids::ResourceId::Database(database.number).to_string();
+            empty_feed(gateway, call, (&rid, "Users"))
+        }
+        Target::Conflicts(path) => {
+            let container = gateway.container(call, path).await?.container.number;
+            let rid = ephemeris_store::ids::ResourceId::Container(container).to_string();
+            empty_feed(gateway, call, (&rid, "Conflicts"))
+        }
+        Target::Offers => match call.verb {
+            Verb::Get => throughput::list(gateway, call).await,
+            Verb::Post => throughput::query(gateway, call).await,
+            Verb::Put | Verb::Patch | Verb::Delete => Err(call.not_allowed()),
+        },
+        Target::Offer(name) => match call.verb {
+            Verb::Get => throughput::read(gateway, call, name).await,
+            Verb::Put => throughput::replace(gateway, call, name).await,
+            Verb::Post | Verb::Patch | Verb::Delete => Err(call.not_allowed()),
+        },
+        Target::Admin(what) => admin::answer(gateway, call, what).await,
+        Target::NotServed(what) => Err(ApiError::NotSupported((*what).to_string()).into()),
+    }
+}
+
+async fn dispatch_items(
+    gateway: &Gateway,
+    call: &Call,
+    path: &ContainerPath,
+) -> Result<Reply, Failure> {
+    match call.verb {
+        Verb::Get => query::read_feed(gateway, call, path).await,
+        Verb::Post => match call.headers.post_kind() {
+            PostKind::Query => query::query(gateway, call, path).await,
+            PostKind::Create => items::create(gateway, call, path).await,
+            PostKind::Upsert => items::upsert(gateway, call, path).await,
+            PostKind::QueryPlan => {
+                let message = "Query plans are not served by this version of Ephemeris: send the \
+                               query itself, without a plan.";
+                Err(ApiError::BadRequest(message.to_string()).into())
+            }
+            PostKind::Batch => batch::execute(gateway, call, path).await,
+        },
+        Verb::Put | Verb::Patch | Verb::Delete => Err(call.not_allowed()),
+    }
+}
+
+async fn dispatch_script(
+    gateway: &Gateway,
+    call: &Call,
+    path: &ContainerPath,
+    kind: ScriptKind,
+    name: &str,
+) -> Result<Reply, Failure> {
+    match call.verb {
+        Verb::Get => scripts::read(gateway, call, path, kind, name).await,
+        Verb::Put => scripts::replace(gateway, call, path, kind, name).await,
+        Verb::Delete => scripts::delete(gateway, call, path, kind, name).await,
+        Verb::Post => match kind {
+            ScriptKind::StoredProcedure => {
+                let what = "Running a stored procedure".to_string();
+                Err(ApiError::NotSupported(what).into())
+            }
+            ScriptKind::Trigger | ScriptKind::UserDefinedFunction => Err(call.not_allowed()),
+        },
+        Verb::Patch => Err(call.not_allowed()),
+    }
+}
+
+/// What a POST to a feed of resources other than items means.
+enum FeedPost {
+    Query,
+    Create,
+}
+
+fn feed_post(call: &Call) -> Result<FeedPost, ApiError> {
+    match call.headers.post_kind() {
+        PostKind::Query => Ok(FeedPost::Query),
+        PostKind::Create => Ok(FeedPost::Create),
+        PostKind::QueryPlan | PostKind::Batch | PostKind::Upsert => Err(ApiError::BadRequest(
+            "This resource can be created and queried, nothing else.".to_string(),
+        )),
+    }
+}
+
+/// A feed that exists and holds nothing, and into which nothing can be put.
+fn empty_feed(gateway: &Gateway, call: &Call, name: (&str, &str)) -> Result<Reply, Failure> {
+    match call.verb {
+        Verb::Get => feed::list(gateway, call, name, Vec::new()),
+        Verb::Post => match feed_post(call)? {
+            FeedPost::Query => feed::query(gateway, call, name, Vec::new()),
+            FeedPost::Create => {
+                Err(ApiError::NotSupported(format!("Creating {}", name.1.to_lowercase())).into())
+            }
+        },
+        Verb::Put | Verb::Patch | Verb::Delete => Err(call.not_allowed()),
+    }
+}

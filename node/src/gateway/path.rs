@@ -1,0 +1,233 @@
+//! What a URL path names, told by position alone: a database may be called "colls".
+
+use ephemeris_store::catalog::ScriptKind;
+use percent_encoding::percent_decode_str;
+
+use super::error::ApiError;
+
+/// The decoded segments of a path, without the slashes around them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Segments(Vec<String>);
+
+/// A container, by names or by `_rid`s.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ContainerPath {
+    /// The database.
+    pub(crate) database: String,
+    /// The container.
+    pub(crate) container: String,
+}
+
+/// What a path names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// `/`
+    Account,
+    /// `/dbs`
+    Databases,
+    /// `/dbs/d`
+    Database(String),
+    /// `/dbs/d/users`
+    Users(String),
+    /// `/dbs/d/colls`
+    Containers(String),
+    /// `/dbs/d/colls/c`
+    Container(ContainerPath),
+    /// `…/docs`
+    Items(ContainerPath),
+    /// `…/docs/i`
+    Item(ContainerPath, String),
+    /// `…/pkranges`
+    Ranges(ContainerPath),
+    /// `…/conflicts`
+    Conflicts(ContainerPath),
+    /// `…/sprocs`, `…/triggers`, `…/udfs`
+    Scripts(ContainerPath, ScriptKind),
+    /// `…/sprocs/s`, `…/triggers/t`, `…/udfs/f`
+    Script(ContainerPath, ScriptKind, String),
+    /// `/offers`
+    Offers,
+    /// `/offers/o`
+    Offer(String),
+    /// `/admin/…`: Ephemeris's own.
+    Admin(String),
+    /// Part of the API, and not served.
+    NotServed(&'static str),
+}
+
+impl Segments {
+    /// Takes a path apart; each segment is decoded on its own, and `+` is no space.
+    pub(crate) fn parse(path: &str) -> Result<Self, ApiError> {
+        let path = path.trim_matches('/');
+        if path.is_empty() {
+            return Ok(Self(Vec::new()));
+        }
+        let decode = |segment: &str| {
+            let text = percent_decode_str(segment).decode_utf8();
+            text.map(String::from).map_err(|_| {
+                ApiError::BadRequest(format!("The path segment '{segment}' is not UTF-8."))
+            })
+        };
+        path.split('/').map(decode).collect::<Result<Vec<_>, _>>().map(Self)
+    }
+
+    /// Resource type and link of the text that is signed.
+    pub(crate) fn signed(&self) -> (&str, String) {
+        let segments: Vec<&str> = self.0.iter().map(String::as_str).collect();
+        match segments.as_slice() {
+            [] => ("", String::new()),
+            [link @ .., "operations", "partitionkeydelete"] if link.len() == 4 => {
+                ("colls", link.join("/"))
+            }
+            [owner @ .., kind] if segments.len() % 2 == 1 => (kind, owner.join("/")),
+            [.., kind, _] => (kind, segments.join("/")),
+            [_] => unreachable!("one segment is an odd number of them"),
+        }
+    }
+
+    /// The link of the text that is signed when resources are addressed by `_rid`: the last of them
+    /// alone, in lower case.
+    pub(crate) fn signed_by_rid(&self) -> String {
+        let last = if self.0.len() % 2 == 1 { self.0.iter().rev().nth(1) } else { self.0.last() };
+        last.map(|segment| segment.to_lowercase()).unwrap_or_default()
+    }
+
+    /// What the path names.
+    pub(crate) fn target(&self) -> Result<Target, ApiError> {
+        let segments: Vec<&str> = self.0.iter().map(String::as_str).collect();
+        Ok(match segments.as_slice() {
+            [] => Target::Account,
+            ["dbs"] => Target::Databases,
+            ["dbs", database] => Target::Database((*database).to_string()),
+            ["dbs", database, "users"] => Target::Users((*database).to_string()),
+            ["dbs", _, "users", ..] => Target::NotServed("Users and permissions"),
+            ["dbs", _, "clientencryptionkeys", ..] => Target::NotServed("Client encryption keys"),
+            ["dbs", database, "colls"] => Target::Containers((*database).to_string()),
+            ["dbs", database, "colls", container, below @ ..] => {
+                let container = ContainerPath {
+                    database: (*database).to_string(),
+                    container: (*container).to_string(),
+                };
+                below_container(container, below).ok_or_else(|| self.unknown())?
+            }
+            ["offers"] => Target::Offers,
+            ["offers", offer] => Target::Offer((*offer).to_string()),
+            ["admin", rest @ ..] => Target::Admin(rest.join("/")),
+            ["addresses", ..] => Target::NotServed(
+                "Direct mode. Connect in gateway mode (.NET: ConnectionMode.Gateway and \
+                 LimitToEndpoint, Java: gatewayMode). It",
+            ),
+            _ => return Err(self.unknown()),
+        })
+    }
+
+    fn unknown(&self) -> ApiError {
+        ApiError::UnknownPath(self.0.join("/"))
+    }
+}
+
+fn below_container(container: ContainerPath, below: &[&str]) -> Option<Target> {
+    Some(match below {
+        [] => Target::Container(container),
+        ["docs"] => Target::Items(container),
+        ["docs", item] => Target::Item(container, (*item).to_string()),
+        ["docs", _, "attachments", ..] => Target::NotServed("Attachments"),
+        ["pkranges"] => Target::Ranges(container),
+        ["conflicts"] => Target::Conflicts(container),
+        ["operations", "partitionkeydelete"] => Target::NotServed("Delete by partition key"),
+        [kind] => Target::Scripts(container, script_kind(kind)?),
+        [kind, name] => Target::Script(container, script_kind(kind)?, (*name).to_string()),
+        _ => return None,
+    })
+}
+
+fn script_kind(segment: &str) -> Option<ScriptKind> {
+    match segment {
+        "sprocs" => Some(ScriptKind::StoredProcedure),
+        "triggers" => Some(ScriptKind::Trigger),
+        "udfs" => Some(ScriptKind::UserDefinedFunction),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn target(path: &str) -> Target {
+        Segments::parse(path).unwrap().target().unwrap()
+    }
+
+    fn container(database: &str, container: &str) -> ContainerPath {
+        ContainerPath { database: database.into(), container: container.into() }
+    }
+
+    #[test]
+    fn position_tells_what_a_segment_is() {
+        assert_eq!(target("/"), Target::Account);
+        assert_eq!(target("/dbs/colls/colls/docs"), Target::Container(container("colls", "docs")));
+        assert_eq!(
+            target("/dbs/d/colls/c/docs/dbs"),
+            Target::Item(container("d", "c"), "dbs".into())
+        );
+        assert_eq!(
+            target("/dbs/d/colls/c/udfs"),
+            Target::Scripts(container("d", "c"), ScriptKind::UserDefinedFunction)
+        );
+    }
+
+    #[test]
+    fn a_trailing_slash_changes_nothing() {
+        for path in ["/dbs/d/colls/c/docs/i", "/dbs", "/offers/x", "/dbs/d/colls/c/pkranges"] {
+            assert_eq!(target(path), target(&format!("{path}/")));
+        }
+    }
+
+    #[test]
+    fn segments_are_decoded_one_by_one() {
+        let item = |id: &str| Target::Item(container("d", "c"), id.to_string());
+        assert_eq!(target("/dbs/d/colls/c/docs/a%2Fb"), item("a/b"));
+        assert_eq!(target("/dbs/d/colls/c/docs/a+b%20c%25"), item("a+b c%"));
+        assert_eq!(target("/dbs/d/colls/c/docs/%E6%97%A5"), item("日"));
+        assert!(Segments::parse("/dbs/%FF").is_err());
+    }
+
+    #[test]
+    fn what_is_no_resource_is_refused() {
+        for path in ["/db", "/dbs/d/x", "/dbs/d/colls/c/nothing", "/dbs/d/colls/c/docs/i/x/y/z"] {
+            let result = Segments::parse(path).unwrap().target();
+            assert!(matches!(result, Err(ApiError::UnknownPath(_))), "{path}");
+        }
+        assert!(matches!(target("//addresses/?x"), Target::NotServed(_)));
+    }
+
+    #[test]
+    fn the_signed_text_follows_the_protocol() {
+        let signed = |path: &str| {
+            let segments = Segments::parse(path).unwrap();
+            let (kind, link) = segments.signed();
+            (kind.to_string(), link, segments.signed_by_rid())
+        };
+        let expect = |kind: &str, link: &str, rid: &str| {
+            (kind.to_string(), link.to_string(), rid.to_string())
+        };
+        assert_eq!(signed("/"), expect("", "", ""));
+        assert_eq!(signed("/dbs"), expect("dbs", "", ""));
+        assert_eq!(signed("/dbs/D/"), expect("dbs", "dbs/D", "d"));
+        assert_eq!(signed("/dbs/D/colls"), expect("colls", "dbs/D", "d"));
+        assert_eq!(signed("/dbs/D/colls/C/docs/I/"), expect("docs", "dbs/D/colls/C/docs/I", "i"));
+        assert_eq!(signed("/dbs/D/colls/C/operations/partitionkeydelete").0, "colls");
+        assert_eq!(signed("/dbs/D/colls/C/operations/partitionkeydelete").1, "dbs/D/colls/C");
+    }
+
+    proptest! {
+        #[test]
+        fn any_path_is_parsed_or_refused(path in "(/|%[0-9A-F]{0,2}|[a-z]{1,5}|dbs|colls|docs|é){0,12}") {
+            if let Ok(segments) = Segments::parse(&path) {
+                let _ = (segments.signed(), segments.signed_by_rid(), segments.target());
+            }
+        }
+    }
+}

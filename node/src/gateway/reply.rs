@@ -1,0 +1,229 @@
+//! Answers: status, headers and body as Cosmos clients expect them.
+
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
+use bytes::Bytes;
+use ephemeris_store::catalog::{Container, Database};
+use ephemeris_store::charge::Charge;
+use ephemeris_store::ids::{Etag, Lsn, RangeId, ResourceId};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::{Value, json};
+
+use super::error::Failure;
+
+/// What names look like in a header: as the SDKs themselves encode them.
+const NAME_ENCODED: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'_').remove(b'.').remove(b'-').remove(b'~');
+/// The version of the protocol we speak.
+const API_VERSION: &str = "2020-07-15";
+/// How long a client should wait before it sends again what was not executed, in milliseconds.
+const RETRY_AFTER_MS: &str = "200";
+
+const ACTIVITY_ID: HeaderName = HeaderName::from_static("x-ms-activity-id");
+const ALT_CONTENT_PATH: HeaderName = HeaderName::from_static("x-ms-alt-content-path");
+const CONTENT_PATH: HeaderName = HeaderName::from_static("x-ms-content-path");
+const CONTINUATION: HeaderName = HeaderName::from_static("x-ms-continuation");
+const GATEWAY_VERSION: HeaderName = HeaderName::from_static("x-ms-gatewayversion");
+const ITEM_COUNT: HeaderName = HeaderName::from_static("x-ms-item-count");
+const ITEM_LSN: HeaderName = HeaderName::from_static("x-ms-item-lsn");
+const LSN: HeaderName = HeaderName::from_static("lsn");
+const RANGE_ID: HeaderName = HeaderName::from_static("x-ms-documentdb-partitionkeyrangeid");
+const REQUEST_CHARGE: HeaderName = HeaderName::from_static("x-ms-request-charge");
+const RETRY_AFTER: HeaderName = HeaderName::from_static("x-ms-retry-after-ms");
+const SCHEMA_VERSION: HeaderName = HeaderName::from_static("x-ms-schemaversion");
+const SERVICE_VERSION: HeaderName = HeaderName::from_static("x-ms-serviceversion");
+const SESSION_TOKEN: HeaderName = HeaderName::from_static("x-ms-session-token");
+const SUBSTATUS: HeaderName = HeaderName::from_static("x-ms-substatus");
+const VERSION: HeaderName = HeaderName::from_static("x-ms-version");
+
+/// The program's version, as `x-ms-gatewayversion` and `x-ms-serviceversion` tell it.
+const PROGRAM: &str = concat!("ephemeris/", env!("CARGO_PKG_VERSION"));
+
+/// What an answer says about the partitions that made it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DataHeaders {
+    /// `dbs/<name>/colls/<name>`: without it the Python SDK throws the session token away.
+    pub(crate) alt_content_path: String,
+    /// The container's `_rid`.
+    pub(crate) content_path: String,
+    /// How far each partition was.
+    pub(crate) sessions: Vec<(RangeId, Lsn)>,
+    /// The entry that wrote the item.
+    pub(crate) item_lsn: Option<Lsn>,
+}
+
+impl DataHeaders {
+    /// Headers of a container's data.
+    pub(crate) fn new(database: &Database, container: &Container) -> Self {
+        let encoded = |name: &str| utf8_percent_encode(name, NAME_ENCODED).to_string();
+        let (database, collection) =
+            (encoded(database.name.as_str()), encoded(container.definition.name().as_str()));
+        let alt_content_path = format!("dbs/{database}/colls/{collection}");
+        let content_path = ResourceId::Container(container.number).to_string();
+        Self { alt_content_path, content_path, sessions: Vec::new(), item_lsn: None }
+    }
+
+    /// Adds how far a partition was.
+    #[must_use]
+    pub(crate) fn at(mut self, range: RangeId, lsn: Lsn) -> Self {
+        self.sessions.push((range, lsn));
+        self
+    }
+
+    /// Adds the entry that wrote the item.
+    #[must_use]
+    pub(crate) fn item(mut self, lsn: Lsn) -> Self {
+        self.item_lsn = Some(lsn);
+        self
+    }
+
+    fn write(&self, headers: &mut HeaderMap) {
+        insert_text(headers, ALT_CONTENT_PATH, &self.alt_content_path);
+        insert_text(headers, CONTENT_PATH, &self.content_path);
+        if let Some(lsn) = self.item_lsn {
+            insert_text(headers, ITEM_LSN, &lsn.to_string());
+        }
+        if let [(range, lsn)] = self.sessions.as_slice() {
+            insert_text(headers, RANGE_ID, &range.to_string());
+            insert_text(headers, LSN, &lsn.to_string());
+        }
+        if !self.sessions.is_empty() {
+            insert_text(headers, SESSION_TOKEN, &super::session::token(&self.sessions));
+        }
+    }
+}
+
+/// An answer on its way to the client.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    status: StatusCode,
+    body: Option<Bytes>,
+    charge: Charge,
+    data: Option<Box<DataHeaders>>,
+    headers: HeaderMap,
+}
+
+impl Reply {
+    /// An answer without a body.
+    pub(crate) fn empty(status: StatusCode) -> Self {
+        Self { status, body: None, charge: Charge::ZERO, data: None, headers: HeaderMap::new() }
+    }
+
+    /// An answer with a JSON body.
+    pub(crate) fn json(status: StatusCode, body: impl Into<Bytes>) -> Self {
+        Self { body: Some(body.into()), ..Self::empty(status) }
+    }
+
+    /// What the request cost.
+    #[must_use]
+    pub(crate) fn charge(mut self, charge: Charge) -> Self {
+        self.charge = charge;
+        self
+    }
+
+    /// The resource's tag.
+    #[must_use]
+    pub(crate) fn etag(self, etag: Etag) -> Self {
+        self.header(header::ETAG, &etag.to_string())
+    }
+
+    /// The partitions that answered.
+    #[must_use]
+    pub(crate) fn data(mut self, data: DataHeaders) -> Self {
+        self.data = Some(Box::new(data));
+        self
+    }
+
+    /// How many rows there are, and how to get the next ones.
+    #[must_use]
+    pub(crate) fn page(self, rows: usize, continuation: Option<&str>) -> Self {
+        let reply = self.header(ITEM_COUNT, &rows.to_string());
+        match continuation {
+            Some(token) => reply.header(CONTINUATION, token),
+            None => reply,
+        }
+    }
+
+    /// Any other header.
+    #[must_use]
+    pub(crate) fn header(mut self, name: HeaderName, value: &str) -> Self {
+        insert_text(&mut self.headers, name, value);
+        self
+    }
+
+    /// The finished response.
+    pub(crate) fn into_response(self, activity_id: &HeaderValue) -> Response<Body> {
+        let Self { status, body, charge, data, mut headers } = self;
+        headers.reserve(16);
+        headers.insert(ACTIVITY_ID, activity_id.clone());
+        headers.insert(VERSION, HeaderValue::from_static(API_VERSION));
+        headers.insert(SERVICE_VERSION, HeaderValue::from_static(PROGRAM));
+        headers.insert(GATEWAY_VERSION, HeaderValue::from_static(PROGRAM));
+        headers.insert(SCHEMA_VERSION, HeaderValue::from_static("1.19"));
+        insert_text(&mut headers, REQUEST_CHARGE, &charge.to_string());
+        if let Some(data) = data {
+            data.write(&mut headers);
+        }
+        if body.is_some() {
+            let json = HeaderValue::from_static("application/json");
+            headers.entry(header::CONTENT_TYPE).or_insert(json);
+        }
+        let mut response = Response::new(body.map_or_else(Body::empty, Body::from));
+        *response.status_mut() = status;
+        *response.headers_mut() = headers;
+        response
+    }
+}
+
+impl From<Failure> for Reply {
+    fn from(failure: Failure) -> Self {
+        let answer = failure.error.answer();
+        let body = json!({ "code": answer.code, "message": failure.error.to_string() });
+        let mut reply = Reply::json(answer.status, body.to_string())
+            .charge(failure.charge)
+            .header(SUBSTATUS, &answer.substatus.to_string());
+        if answer.status == StatusCode::TOO_MANY_REQUESTS {
+            reply = reply.header(RETRY_AFTER, RETRY_AFTER_MS);
+        }
+        reply.data = failure.data;
+        reply
+    }
+}
+
+/// Text that a header cannot hold is left out: only names of resources can be such, percent-encoded
+/// before they come here.
+fn insert_text(headers: &mut HeaderMap, name: HeaderName, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        headers.insert(name, value);
+    }
+}
+
+/// The body of a feed: an envelope round rows that are JSON already.
+pub(crate) fn envelope(rid: &str, name: &str, rows: &[impl AsRef<[u8]>]) -> Vec<u8> {
+    let bytes: usize = rows.iter().map(|row| row.as_ref().len() + 1).sum();
+    let mut body = Vec::with_capacity(bytes + 64);
+    body.extend_from_slice(format!("{{\"_rid\":\"{rid}\",\"{name}\":[").as_bytes());
+    for (at, row) in rows.iter().enumerate() {
+        if at > 0 {
+            body.push(b',');
+        }
+        body.extend_from_slice(row.as_ref());
+    }
+    body.extend_from_slice(format!("],\"_count\":{}}}", rows.len()).as_bytes());
+    body
+}
+
+/// The system properties of a resource that is not an item.
+pub(crate) fn with_system_properties(
+    mut resource: serde_json::Map<String, Value>,
+    rid: &str,
+    link: &str,
+    etag: Etag,
+    ts: u64,
+) -> serde_json::Map<String, Value> {
+    resource.insert("_rid".into(), json!(rid));
+    resource.insert("_self".into(), json!(link));
+    resource.insert("_etag".into(), json!(etag.to_string()));
+    resource.insert("_ts".into(), json!(ts));
+    resource
+}

@@ -1,0 +1,162 @@
+//! From names or `_rid`s in a path to what the catalog knows.
+
+use std::sync::Arc;
+
+use ephemeris_store::catalog::{Container, Database, PartitionRecord};
+use ephemeris_store::ids::{ContainerNumber, ItemNumber, ResourceId};
+
+use super::error::{ApiError, Failure};
+use super::path::ContainerPath;
+use super::reply::DataHeaders;
+use super::{Call, Gateway};
+use crate::placement::DirectoryView;
+
+/// A container as this node's copy of the catalog knows it.
+pub(crate) struct Resolved {
+    /// The catalog as of one entry.
+    pub(crate) view: Arc<DirectoryView>,
+    /// The container's database.
+    pub(crate) database: Arc<Database>,
+    /// The container.
+    pub(crate) container: Arc<Container>,
+    /// True if the path named it by its `_rid`.
+    by_rid: bool,
+}
+
+impl Resolved {
+    /// Headers that every answer about this container's data carries.
+    pub(crate) fn headers(&self) -> DataHeaders {
+        DataHeaders::new(&self.database, &self.container)
+    }
+
+    /// A container by its number, as a change that was just made left it.
+    pub(crate) fn of(view: &Arc<DirectoryView>, number: ContainerNumber) -> Option<Self> {
+        let container = view.container(number)?.clone();
+        let database = view.state().database(number.database)?.clone();
+        Some(Self { view: view.clone(), database, container, by_rid: false })
+    }
+
+    /// The partition that holds a slot.
+    pub(crate) fn partition(&self, slot: u8) -> Result<&Arc<PartitionRecord>, ApiError> {
+        self.view.partition_of(self.container.number, slot).ok_or(ApiError::StaleMap)
+    }
+
+    /// The partitions in the order of the hash space.
+    pub(crate) fn partitions(&self) -> &[Arc<PartitionRecord>] {
+        self.view.partitions(self.container.number)
+    }
+
+    /// The `_rid` in a path's last segment, if the path is made of `_rid`s.
+    pub(crate) fn child(&self, segment: &str) -> Option<ResourceId> {
+        let rid = ResourceId::parse(segment).ok().filter(|_| self.by_rid)?;
+        match rid {
+            ResourceId::Child(container, _) if container == self.container.number => Some(rid),
+            ResourceId::Child(..) | ResourceId::Container(_) | ResourceId::Database(_) => None,
+        }
+    }
+
+    /// The number of the item that a path's last segment names by its `_rid`.
+    pub(crate) fn item_number(&self, segment: &str) -> Option<ItemNumber> {
+        self.child(segment)?.item_number()
+    }
+}
+
+/// What a lookup is for: it decides how a missing thing is reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// The container itself is asked for.
+    Target,
+    /// Something in it is asked for.
+    Owner,
+}
+
+impl Purpose {
+    fn missing(self) -> ApiError {
+        match self {
+            Purpose::Target => ApiError::NotFound("Resource Not Found.".to_string()),
+            Purpose::Owner => ApiError::OwnerNotFound,
+        }
+    }
+}
+
+impl Gateway {
+    /// The catalog with everything that was committed before the call.
+    pub(crate) async fn fresh_view(&self, call: &Call) -> Result<Arc<DirectoryView>, Failure> {
+        self.node.catalog_barrier(call.deadline).await?;
+        Ok(self.node.directory().current())
+    }
+
+    /// Finds a database, in a copy of the catalog that is up to date.
+    pub(crate) async fn database(
+        &self,
+        call: &Call,
+        segment: &str,
+        purpose: Purpose,
+    ) -> Result<(Arc<DirectoryView>, Arc<Database>), Failure> {
+        let view = self.fresh_view(call).await?;
+        match find_database(&view, segment) {
+            Some((database, _)) => Ok((view, database)),
+            None => Err(purpose.missing().into()),
+        }
+    }
+
+    /// Finds a container, in a copy of the catalog that is up to date.
+    pub(crate) async fn container_itself(
+        &self,
+        call: &Call,
+        path: &ContainerPath,
+    ) -> Result<Resolved, Failure> {
+        let view = self.fresh_view(call).await?;
+        find_container(&view, path).ok_or_else(|| Purpose::Target.missing().into())
+    }
+
+    /// Finds the container that holds what is asked for; only what is missing, or other than the
+    /// client expects, is looked up again in an up-to-date copy.
+    pub(crate) async fn container(
+        &self,
+        call: &Call,
+        path: &ContainerPath,
+    ) -> Result<Resolved, Failure> {
+        let expected = call.headers.text("x-ms-cosmos-intended-collection-rid")?;
+        let is_expected = |resolved: &Resolved| {
+            let rid = ResourceId::Container(resolved.container.number).to_string();
+            expected.is_none_or(|expected| expected.is_empty() || expected == rid)
+        };
+        let known = find_container(&self.node.directory().current(), path);
+        if let Some(known) = known.filter(is_expected) {
+            return Ok(known);
+        }
+        let view = self.fresh_view(call).await?;
+        let found = find_container(&view, path).ok_or_else(|| Purpose::Owner.missing())?;
+        if is_expected(&found) { Ok(found) } else { Err(ApiError::ContainerRecreated.into()) }
+    }
+}
+
+/// A database by its name, or else by its `_rid`; true if it was the `_rid`.
+fn find_database(view: &DirectoryView, segment: &str) -> Option<(Arc<Database>, bool)> {
+    if let Some(database) = view.database_named(segment) {
+        return Some((database.clone(), false));
+    }
+    match ResourceId::parse(segment) {
+        Ok(ResourceId::Database(number)) => {
+            view.state().database(number).map(|database| (database.clone(), true))
+        }
+        Ok(ResourceId::Container(_) | ResourceId::Child(..)) | Err(_) => None,
+    }
+}
+
+fn find_container(view: &Arc<DirectoryView>, path: &ContainerPath) -> Option<Resolved> {
+    let (database, by_rid) = find_database(view, &path.database)?;
+    let number = match ResourceId::parse(&path.container) {
+        Ok(ResourceId::Container(number)) if by_rid && number.database == database.number => {
+            Some(number)
+        }
+        Ok(_) | Err(_) => None,
+    };
+    let container = match number {
+        Some(number) => view.container(number),
+        None => view.container_named(database.number, &path.container),
+    };
+    let container = container?.clone();
+    Some(Resolved { view: view.clone(), database, container, by_rid: number.is_some() })
+}

@@ -1,0 +1,16 @@
+//! The process: gateway, partitions, placement, transport, configuration, metrics.
+
+mod admin;
+pub mod cli;
+mod clock;
+mod config;
+mod gateway;
+mod identity;
+mod node;
+mod partition;
+mod placement;
+mod requests;
+mod server;
+mod supervisor;
+mod telemetry;
+mod transport;

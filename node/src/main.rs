@@ -1,0 +1,7 @@
+//! The `ephemeris` program.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    ephemeris_node::cli::main()
+}

@@ -1,0 +1,86 @@
+//! What a node says of itself.
+
+use std::sync::atomic::Ordering;
+
+use ephemeris_raft::GroupStatus;
+use ephemeris_store::ids::GroupId;
+
+use super::Node;
+use crate::requests::{NodeDescription, ReplicaDescription};
+
+impl Node {
+    /// True once this node is part of a cluster whose catalog has a leader, and runs its replicas.
+    pub(crate) fn readiness(&self) -> Vec<(&'static str, bool)> {
+        let directory = self.inner.directory.current();
+        let state = directory.state();
+        let registered = state
+            .node(self.node_id())
+            .is_some_and(|record| record.directory == self.inner.directory_id);
+        let led = self.inner.catalog.leadership().leader.is_some();
+        let replicas = state.partitions().all(|record| {
+            record.replica_on(self.node_id()).is_none()
+                || self.local_partition(record.group).is_some()
+        });
+        vec![
+            ("catalog has a leader", led),
+            ("node is registered", registered && state.cluster().is_some()),
+            ("replicas are running", replicas),
+            ("not draining", !self.inner.draining.load(Ordering::SeqCst)),
+        ]
+    }
+
+    /// Brings the gauges up to date, for whoever reads metrics now.
+    #[expect(clippy::cast_precision_loss, reason = "gauges are doubles")]
+    pub(crate) fn record_gauges(&self) {
+        let log = self.inner.storage.wal.stats();
+        metrics::counter!("log_syncs_total").absolute(log.syncs);
+        metrics::counter!("log_entries_total").absolute(log.entries);
+        metrics::counter!("log_bytes_total").absolute(log.bytes);
+        metrics::gauge!("log_segments").set(log.segments as f64);
+        let usage = self.inner.storage.engine.usage();
+        metrics::gauge!("state_disk_bytes").set(usage.disk_bytes as f64);
+        metrics::gauge!("state_unflushed_bytes").set(usage.unflushed_bytes as f64);
+        let replicas = self.local_partitions();
+        let leads = replicas.iter().filter(|local| local.group().leadership().is_me).count();
+        let items: u64 = replicas.iter().map(|local| local.group().machine().state().items()).sum();
+        metrics::gauge!("partition_replicas").set(replicas.len() as f64);
+        metrics::gauge!("partition_leaders").set(leads as f64);
+        metrics::gauge!("items_stored").set(items as f64);
+    }
+
+    /// What this node runs.
+    pub(crate) fn describe(&self) -> NodeDescription {
+        let mut replicas =
+            vec![describe_replica(GroupId::CATALOG, self.inner.catalog.status(), None)];
+        for local in self.local_partitions() {
+            let items = local.group().machine().state().items();
+            replicas.push(describe_replica(
+                local.group().group(),
+                local.group().status(),
+                Some(items),
+            ));
+        }
+        replicas.sort_by_key(|replica| replica.group);
+        NodeDescription {
+            node: self.node_id(),
+            url: self.inner.url.clone(),
+            version: env!("CARGO_PKG_VERSION").to_string(),
+            replicas,
+        }
+    }
+}
+
+fn describe_replica(group: GroupId, status: GroupStatus, items: Option<u64>) -> ReplicaDescription {
+    ReplicaDescription {
+        group,
+        replica: status.replica,
+        leader: status.leadership.leader,
+        term: status.leadership.term,
+        last: status.last,
+        applied: status.applied,
+        items,
+        voters: status.voters,
+        learners: status.learners,
+        stopped: status.stopped,
+    }
+}

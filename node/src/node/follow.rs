@@ -1,0 +1,242 @@
+//! Following the catalog: replicas start and stop as it says, and it learns where this node is.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ephemeris_store::catalog::{CatalogCommand, CatalogState, ClusterId, PartitionRecord};
+use ephemeris_store::engine::Fault;
+use ephemeris_store::ids::{GroupId, ReplicaId};
+use ephemeris_store::machine;
+use ephemeris_store::partition::{Partition, PartitionSpec};
+use tracing::{debug, error, info};
+
+use super::Node;
+use crate::clock;
+use crate::identity::DataDirectory;
+use crate::partition::{LocalReplica, start_replica};
+use crate::requests::{NodeRequest, NodeResponse};
+use crate::supervisor;
+
+/// How often the catalog is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// Pause while something is left to do.
+const RETRY_EVERY: Duration = Duration::from_millis(200);
+/// How often a node that is known checks that it still is.
+const ANNOUNCE_EVERY: Duration = Duration::from_secs(1);
+/// How long one attempt to announce this node may take.
+const ANNOUNCE_DEADLINE: Duration = Duration::from_secs(5);
+/// How long a leader may take to say who its group's members are.
+const MEMBERS_DEADLINE: Duration = Duration::from_secs(1);
+
+impl Node {
+    /// Starts and stops replicas as the catalog says, for ever.
+    pub(super) async fn run_follow_catalog(&self) {
+        let mut followed = None;
+        let mut leftovers = true;
+        loop {
+            let directory = self.inner.directory.current();
+            let lsn = directory.lsn();
+            if followed == Some(lsn) && !leftovers {
+                tokio::time::sleep(LOOK_EVERY).await;
+                continue;
+            }
+            self.learn_nodes(directory.state());
+            let done = self.follow_partitions(directory.state()).await;
+            leftovers = leftovers && self.remove_leftovers(directory.state()).await;
+            followed = done.then_some(lsn);
+            tokio::time::sleep(if done && !leftovers { LOOK_EVERY } else { RETRY_EVERY }).await;
+        }
+    }
+
+    /// Takes over addresses, data directories and the cluster's identity.
+    fn learn_nodes(&self, state: &CatalogState) {
+        for record in state.nodes() {
+            self.inner.transport.set_address(record.node, &record.peer);
+        }
+        let directories: BTreeMap<_, _> =
+            state.nodes().map(|record| (record.node, record.directory)).collect();
+        self.inner.identity.set_directories(directories);
+        if let Some(cluster) = state.cluster()
+            && self.inner.identity.cluster().is_none()
+        {
+            self.inner.identity.set_cluster(cluster);
+            if let Err(error) = self.data().set_cluster(cluster) {
+                supervisor::fault(&format!("the identity cannot be saved: {error}"));
+            }
+        }
+    }
+
+    /// Starts, updates and ends replicas; false if something is left to do.
+    async fn follow_partitions(&self, state: &CatalogState) -> bool {
+        let mut done = true;
+        for record in state.partitions() {
+            match (record.replica_on(self.node_id()), self.local_partition(record.group)) {
+                (Some(replica), Some(local)) if local.group().replica() == replica => {
+                    local.update(record.clone());
+                }
+                (Some(replica), None) => done &= self.start_partition(replica, record).await,
+                // The replica must go, or make room for its successor: once its group says so.
+                (_, Some(local)) => done &= self.retire(record, &local).await,
+                (None, None) => {}
+            }
+        }
+        for local in self.local_partitions() {
+            let group = local.group().group();
+            if state.partition(group).is_none() {
+                self.take_out(group);
+                local.remove().await;
+                debug!(%group, "partition removed");
+            }
+        }
+        done
+    }
+
+    fn data(&self) -> MutexGuard<'_, DataDirectory> {
+        self.inner.data.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take_out(&self, group: GroupId) {
+        self.inner.replicas.write().unwrap_or_else(PoisonError::into_inner).remove(&group);
+    }
+
+    async fn start_partition(&self, replica: ReplicaId, record: &Arc<PartitionRecord>) -> bool {
+        match start_replica(&self.inner.context, replica, record.clone()).await {
+            Ok(local) => {
+                let mut replicas =
+                    self.inner.replicas.write().unwrap_or_else(PoisonError::into_inner);
+                replicas.insert(record.group, local);
+                true
+            }
+            Err(error) => {
+                error!(group = %record.group, %error, "a replica could not be started");
+                false
+            }
+        }
+    }
+
+    /// Removes a replica that is no longer wanted, once its group has removed it; false until then,
+    /// and once more, so that its successor is started.
+    async fn retire(&self, record: &PartitionRecord, local: &LocalReplica) -> bool {
+        let (group, replica) = (record.group, local.group().replica());
+        if self.is_member(record, |member| *member == replica).await {
+            return false;
+        }
+        info!(%group, %replica, "removing a replica that moved away");
+        self.take_out(group);
+        local.remove().await;
+        false
+    }
+
+    /// Asks the group's leader about its members; true if it cannot be asked.
+    async fn is_member(
+        &self,
+        record: &PartitionRecord,
+        is_it: impl Fn(&ReplicaId) -> bool,
+    ) -> bool {
+        for replica in &record.replicas {
+            let request = NodeRequest::Members(record.group);
+            let answer = self.send(replica.node, &request, MEMBERS_DEADLINE).await;
+            if let Ok(NodeResponse::Members(Ok(members))) = answer {
+                return members.iter().any(&is_it);
+            }
+        }
+        true
+    }
+
+    /// Removes what is here of replicas whose removal was interrupted; true if some may be left.
+    ///
+    /// What this copy of the catalog has never heard of is kept: the copy may just be behind.
+    async fn remove_leftovers(&self, state: &CatalogState) -> bool {
+        let specs = match Partition::stored(self.inner.storage.engine.as_ref()) {
+            Ok(specs) => specs,
+            Err(fault) => supervisor::fault(&fault.to_string()),
+        };
+        let mut groups: BTreeSet<GroupId> = self.inner.storage.wal.groups().into_iter().collect();
+        groups.extend(specs.iter().map(|spec| spec.group));
+        groups.remove(&GroupId::CATALOG);
+        let mut left = false;
+        for group in groups {
+            if self.local_partition(group).is_some() {
+                continue;
+            }
+            let here = self.node_id();
+            let keep = match state.partition(group) {
+                None => !state.has_created(group),
+                Some(record) if record.replica_on(here).is_some() => true,
+                Some(record) => self.is_member(record, |member| member.node == here).await,
+            };
+            left |= keep;
+            if !keep {
+                let spec = specs.iter().find(|spec| spec.group == group).copied();
+                if let Err(fault) = self.remove_leftover(group, spec).await {
+                    supervisor::fault(&fault.to_string());
+                }
+            }
+        }
+        left
+    }
+
+    async fn remove_leftover(
+        &self,
+        group: GroupId,
+        spec: Option<PartitionSpec>,
+    ) -> Result<(), Fault> {
+        info!(%group, "removing what is left of a replica");
+        let dropped = self.inner.storage.wal.drop_group(group);
+        dropped.map_err(|error| Fault::Engine(error.to_string()))?;
+        let ranges = spec.map_or_else(Vec::new, |spec| Partition::ranges_of(&spec));
+        let engine = self.inner.storage.engine.clone();
+        let remove = move || machine::drop_rows(&engine, group, ranges);
+        self.inner.storage.executor.run(remove).await
+    }
+
+    /// Makes the cluster know this node as it is, and gives a new cluster its identity.
+    pub(super) async fn run_announcements(&self) {
+        loop {
+            let directory = self.inner.directory.current();
+            let state = directory.state();
+            let known = state.node(self.node_id()).is_some_and(|record| {
+                record.directory == self.inner.directory_id
+                    && record.url == self.inner.url
+                    && record.peer == self.peer_address()
+            });
+            if known && state.cluster().is_some() {
+                tokio::time::sleep(ANNOUNCE_EVERY).await;
+                continue;
+            }
+            if state.cluster().is_none() {
+                let cluster = ClusterId(rand::random());
+                self.announce(CatalogCommand::FormCluster { cluster }).await;
+            }
+            self.announce(self.registration()).await;
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    fn peer_address(&self) -> &str {
+        self.inner.config.founders.get(&self.node_id()).map_or("", String::as_str)
+    }
+
+    fn registration(&self) -> CatalogCommand {
+        CatalogCommand::RegisterNode {
+            node: self.node_id(),
+            directory: self.inner.directory_id,
+            peer: self.peer_address().to_string(),
+            url: self.inner.url.clone(),
+            founder: self.inner.catalog.replica().incarnation == 0,
+        }
+    }
+
+    async fn announce(&self, command: CatalogCommand) {
+        let deadline = clock::monotonic() + ANNOUNCE_DEADLINE;
+        match self.change_catalog(command, deadline).await {
+            Ok(outcome) => {
+                if let Err(refusal) = outcome.result {
+                    supervisor::fault(&refusal.to_string());
+                }
+            }
+            Err(error) => debug!(%error, "not announced yet"),
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! One node: its catalog, its replicas, and everything that runs beside them.
+//!
+//! 1. `start` opens storage, starts the catalog's replica, joins or forms the cluster.
+//! 2. `follow` starts and stops replicas as the catalog says, and makes the cluster know this node.
+//! 3. `stop` hands leadership away before the process ends.
+
+mod describe;
+mod follow;
+mod start;
+mod stop;
+
+pub(crate) use start::StartupError;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use ephemeris_raft::{Group, ProposeError, Storage};
+use ephemeris_store::catalog::{
+    Catalog, CatalogCommand, CatalogOutcome, CatalogProposal, ClusterId,
+};
+use ephemeris_store::codec;
+use ephemeris_store::ids::{GroupId, Lsn, NodeId, ReplicaId};
+use ephemeris_store::machine::Machine as _;
+
+use crate::clock::{self, Instant, SharedClock};
+use crate::config::NodeConfig;
+use crate::identity::DataDirectory;
+use crate::partition::{LocalReplica, PartitionError, ReplicaContext};
+use crate::placement::Directory;
+use crate::supervisor::{self, Tasks};
+use crate::transport::{LocalIdentity, PeerTransport};
+
+/// How often the engine is flushed, so that the log can be purged.
+const FLUSH_EVERY: Duration = Duration::from_secs(30);
+/// More segments than this flush the engine at once.
+const FLUSH_SEGMENTS: u64 = 6;
+
+/// A running node. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Node {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    config: NodeConfig,
+    clock: SharedClock,
+    tasks: Tasks,
+    identity: LocalIdentity,
+    directory_id: u128,
+    storage: Storage,
+    transport: PeerTransport,
+    catalog: Group<Catalog>,
+    directory: Directory,
+    replicas: RwLock<HashMap<GroupId, LocalReplica>>,
+    context: ReplicaContext,
+    /// Who led when we last heard.
+    leaders: Mutex<HashMap<GroupId, NodeId>>,
+    data: Mutex<DataDirectory>,
+    draining: AtomicBool,
+    /// Where clients reach this node.
+    url: String,
+}
+
+impl Node {
+    /// This node.
+    pub(crate) fn node_id(&self) -> NodeId {
+        self.inner.config.node
+    }
+
+    /// The node's settings.
+    pub(crate) fn config(&self) -> &NodeConfig {
+        &self.inner.config
+    }
+
+    /// The catalog at hand.
+    pub(crate) fn directory(&self) -> &Directory {
+        &self.inner.directory
+    }
+
+    /// The catalog's group.
+    pub(crate) fn catalog(&self) -> &Group<Catalog> {
+        &self.inner.catalog
+    }
+
+    /// The way to other nodes.
+    pub(crate) fn transport(&self) -> &PeerTransport {
+        &self.inner.transport
+    }
+
+    /// Where clients reach this node.
+    pub(crate) fn url(&self) -> &str {
+        &self.inner.url
+    }
+
+    /// The cluster, once it is known.
+    pub(crate) fn cluster(&self) -> Option<ClusterId> {
+        self.inner.identity.cluster()
+    }
+
+    /// A replica on this node.
+    pub(crate) fn local_partition(&self, group: GroupId) -> Option<LocalReplica> {
+        self.inner.replicas.read().unwrap_or_else(PoisonError::into_inner).get(&group).cloned()
+    }
+
+    fn local_partitions(&self) -> Vec<LocalReplica> {
+        let replicas = self.inner.replicas.read().unwrap_or_else(PoisonError::into_inner);
+        replicas.values().cloned().collect()
+    }
+
+    /// Proposes a change of the catalog, if this node leads it.
+    pub(crate) async fn propose_to_catalog(
+        &self,
+        command: CatalogCommand,
+    ) -> Result<CatalogOutcome, PartitionError> {
+        let proposal = CatalogProposal { now: self.inner.clock.now(), command };
+        match self.inner.catalog.propose(codec::encode(&proposal)).await {
+            Ok(outcome) => Ok(outcome),
+            Err(ProposeError::NotLeader { leader }) => Err(PartitionError::NotLeader { leader }),
+            Err(ProposeError::Unknown(reason)) => Err(PartitionError::Unknown(reason)),
+        }
+    }
+
+    /// The entry a copy of the catalog must have applied, if this node leads it.
+    pub(crate) async fn read_catalog_barrier(&self) -> Result<Lsn, PartitionError> {
+        self.inner.catalog.read_barrier().await?;
+        Ok(self.inner.catalog.machine().lsn())
+    }
+
+    /// Waits until this node's copy of the catalog has an entry; false if it does not come in time.
+    pub(crate) async fn wait_for_catalog(&self, lsn: Lsn, deadline: Instant) -> bool {
+        let mut pause = Duration::from_millis(1);
+        while self.inner.catalog.machine().lsn() < lsn {
+            if clock::monotonic() >= deadline {
+                return false;
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_millis(20));
+        }
+        true
+    }
+
+    /// The node to ask first, or in later rounds next, for a group's leader.
+    pub(crate) fn leader_candidate(&self, group: GroupId, round: usize) -> Option<NodeId> {
+        let local = self.local_leadership(group);
+        if let Some(leader) = local {
+            return Some(leader);
+        }
+        let leaders = self.inner.leaders.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(hint) = leaders.get(&group) {
+            return Some(*hint);
+        }
+        drop(leaders);
+        let candidates: Vec<NodeId> = if group == GroupId::CATALOG {
+            self.catalog_nodes()
+        } else {
+            let directory = self.inner.directory.current();
+            let record = directory.state().partition(group)?;
+            record.replicas.iter().map(|replica| replica.node).collect()
+        };
+        candidates.get(round % candidates.len().max(1)).copied()
+    }
+
+    fn catalog_nodes(&self) -> Vec<NodeId> {
+        let known: Vec<NodeId> =
+            self.inner.directory.current().state().nodes().map(|record| record.node).collect();
+        if known.is_empty() { self.inner.config.founders.keys().copied().collect() } else { known }
+    }
+
+    /// The leader of a group that has a replica here, as that replica knows it.
+    fn local_leadership(&self, group: GroupId) -> Option<NodeId> {
+        let leadership = if group == GroupId::CATALOG {
+            self.inner.catalog.leadership()
+        } else {
+            self.local_partition(group)?.group().leadership()
+        };
+        leadership.leader.map(|leader| leader.node)
+    }
+
+    /// Remembers who leads.
+    pub(crate) fn hint_leader(&self, group: GroupId, node: NodeId) {
+        self.inner.leaders.lock().unwrap_or_else(PoisonError::into_inner).insert(group, node);
+    }
+
+    /// Forgets that a node leads.
+    pub(crate) fn forget_leader(&self, group: GroupId, node: NodeId) {
+        let mut leaders = self.inner.leaders.lock().unwrap_or_else(PoisonError::into_inner);
+        if leaders.get(&group) == Some(&node) {
+            leaders.remove(&group);
+        }
+    }
+
+    /// Flushes the engine from time to time, and lets the log go up to there.
+    pub(super) async fn run_flushes(&self) {
+        let mut flushed_at = clock::monotonic();
+        loop {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let segments = self.inner.storage.wal.stats().segments;
+            if flushed_at.elapsed() < FLUSH_EVERY && segments < FLUSH_SEGMENTS {
+                continue;
+            }
+            self.flush().await;
+            flushed_at = clock::monotonic();
+        }
+    }
+
+    /// Makes everything applied so far durable in the engine.
+    pub(crate) async fn flush(&self) {
+        let partitions = self.local_partitions();
+        let progress: Vec<_> = partitions.iter().map(|local| local.group().progress()).collect();
+        let catalog = self.inner.catalog.machine().progress();
+        if let Err(fault) = self.inner.storage.flush().await {
+            supervisor::fault(&fault.to_string());
+        }
+        self.inner.catalog.mark_durable(catalog).await;
+        for (local, progress) in partitions.iter().zip(progress) {
+            local.group().mark_durable(progress).await;
+        }
+    }
+
+    /// The members of a group this node leads.
+    pub(crate) fn members(&self, group: GroupId) -> Result<BTreeSet<ReplicaId>, PartitionError> {
+        let local = self.local_partition(group).ok_or(PartitionError::NotHere)?;
+        let status = local.group().status();
+        if !status.leadership.is_me {
+            return Err(PartitionError::NotLeader { leader: status.leadership.leader });
+        }
+        Ok(status.voters.union(&status.learners).copied().collect())
+    }
+
+    /// Hands leadership of a group over, if this node has it.
+    pub(crate) async fn transfer_leadership(&self, group: GroupId, to: ReplicaId) {
+        if group == GroupId::CATALOG {
+            self.inner.catalog.transfer_leadership(to).await;
+        } else if let Some(local) = self.local_partition(group) {
+            local.group().transfer_leadership(to).await;
+        }
+    }
+}

@@ -1,0 +1,443 @@
+//! Starting: storage, the catalog's replica, and a place in the cluster.
+//!
+//! A node with an empty directory may be one of the founders of a new cluster, or one that lost its
+//! disk. It takes part in nothing until every other founder has told it that there is no cluster
+//! yet: a vote of a node that forgot its earlier votes could undo what was committed.
+
+use std::collections::{BTreeSet, HashMap};
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use ephemeris_raft::disk::RealDisk;
+use ephemeris_raft::wal::{Wal, WalError, WalOptions};
+use ephemeris_raft::{Executor, Group, GroupOptions, Router, StartError, Storage};
+use ephemeris_store::catalog::{Catalog, CatalogCommand, CatalogRefusal};
+use ephemeris_store::codec;
+use ephemeris_store::engine::{Fault, RocksEngine, RocksOptions};
+use ephemeris_store::ids::{GroupId, NodeId, ReplicaId};
+use thiserror::Error;
+use tokio::net::TcpListener;
+use tracing::{info, warn};
+
+use super::{Inner, Node};
+use crate::clock::{self, SharedClock, Steps, SystemClock};
+use crate::config::NodeConfig;
+use crate::identity::{DataDirectory, IdentityError};
+use crate::partition::{PartitionError, ReplicaContext};
+use crate::placement::{Balancer, Directory};
+use crate::requests::{NodeRequest, NodeResponse, Probed};
+use crate::supervisor::{self, Tasks};
+use crate::transport::{Channel, LocalIdentity, PeerTransport, RequestHandler};
+
+/// How long founders wait for the first of them to form the catalog's group.
+const FORM_DELAY: Duration = Duration::from_millis(2500);
+/// How long another node may take to say whether there is a cluster.
+const PROBE_DEADLINE: Duration = Duration::from_millis(500);
+/// Pause between questions.
+const PROBE_PAUSE: Duration = Duration::from_millis(50);
+/// How often a node that waits for others says so.
+const WAIT_NOTICE_EVERY: Duration = Duration::from_secs(5);
+/// How long a node tries to be taken in by an existing cluster.
+const JOIN_DEADLINE: Duration = Duration::from_secs(60);
+/// How long one attempt may take.
+const JOIN_ATTEMPT_DEADLINE: Duration = Duration::from_secs(2);
+const JOIN_PAUSE: Duration = Duration::from_millis(200);
+
+/// Why a node could not start.
+#[derive(Debug, Error)]
+pub(crate) enum StartupError {
+    /// The data directory is not usable.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The state engine is not usable.
+    #[error("the state cannot be opened: {0}")]
+    State(#[from] Fault),
+    /// The write-ahead log is not usable.
+    #[error("the log cannot be opened: {0}")]
+    Log(#[from] WalError),
+    /// A directory or thread could not be made.
+    #[error("storage cannot be opened: {0}")]
+    Storage(#[from] io::Error),
+    /// The log is not there, though the node was a member.
+    #[error(
+        "node {node} is a member of the cluster, but its log is gone from {directory}. Restore the \
+         data directory as a whole, or run `ephemeris forget-node {node} --http URL` at a healthy \
+         node, empty the directory and start again"
+    )]
+    LostLog {
+        /// The node.
+        node: NodeId,
+        /// Its data directory.
+        directory: String,
+    },
+    /// A replica could not be started.
+    #[error(transparent)]
+    Group(#[from] StartError),
+    /// The address for other nodes cannot be used.
+    #[error("--peer {address} cannot be listened on: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// The cluster knows this node with other data.
+    #[error(
+        "node {node} is known to the cluster with another data directory: its data was lost or \
+         replaced. Run `ephemeris forget-node {node} --http URL` at a healthy node, then start it \
+         again"
+    )]
+    LostData {
+        /// The node.
+        node: NodeId,
+    },
+    /// The cluster does not take this node in.
+    #[error(transparent)]
+    NotAdmitted(#[from] CatalogRefusal),
+    /// There is a cluster, and nobody who could take this node in.
+    #[error("the cluster exists, but its catalog has no leader that would let node {node} join")]
+    NoLeader {
+        /// The node.
+        node: NodeId,
+    },
+}
+
+type Result<T> = std::result::Result<T, StartupError>;
+
+/// Answers other nodes, also before this one is whole.
+struct Reception {
+    /// Set once the node can answer for itself.
+    node: OnceLock<Node>,
+    /// True while the node waits to found a cluster.
+    founding: AtomicBool,
+    /// Founders that are known to wait, too: only such send probes.
+    heard: Mutex<BTreeSet<NodeId>>,
+}
+
+impl Reception {
+    fn new() -> Self {
+        let (node, founding) = (OnceLock::new(), AtomicBool::new(false));
+        Self { node, founding, heard: Mutex::default() }
+    }
+
+    fn note(&self, node: NodeId) {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner).insert(node);
+    }
+
+    fn has_heard(&self, node: NodeId) -> bool {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner).contains(&node)
+    }
+
+    fn answer_early(&self, from: NodeId, request: &[u8]) -> std::result::Result<Bytes, String> {
+        let request = codec::decode(request).map_err(|error| error.to_string())?;
+        let founding = self.founding.load(std::sync::atomic::Ordering::SeqCst);
+        if !(founding && matches!(request, NodeRequest::Probe)) {
+            return Err("the node is starting".to_string());
+        }
+        self.note(from);
+        let probed = Probed { formed: false, known_directory: None };
+        Ok(Bytes::from(codec::encode(&NodeResponse::Probe(probed))))
+    }
+}
+
+impl RequestHandler for Reception {
+    fn handle(
+        &self,
+        from: NodeId,
+        request: Bytes,
+    ) -> Pin<Box<dyn Future<Output = std::result::Result<Bytes, String>> + Send>> {
+        match self.node.get() {
+            Some(node) => node.handle(from, request),
+            None => Box::pin(std::future::ready(self.answer_early(from, &request))),
+        }
+    }
+}
+
+/// The parts of a node that must exist before its catalog can start.
+struct Foundation {
+    config: NodeConfig,
+    /// Where clients reach this node.
+    url: String,
+    clock: SharedClock,
+    tasks: Tasks,
+    data: DataDirectory,
+    identity: LocalIdentity,
+    storage: Storage,
+    transport: PeerTransport,
+    router: Router,
+    options: GroupOptions,
+    reception: Arc<Reception>,
+}
+
+impl Foundation {
+    fn lay(config: NodeConfig, http: SocketAddr, tasks: Tasks) -> Result<Self> {
+        let data = DataDirectory::open(&config.data_dir, config.node, rand::random())?;
+        let known = data.identity();
+        let identity = LocalIdentity::new(config.node, known.directory(), known.cluster());
+        let alone = config.founders.len() == 1;
+        let steps = if alone { Steps::Distrusted } else { Steps::Followed };
+        let clock: SharedClock = Arc::new(SystemClock::new(steps));
+        let storage = open_storage(&config, &data)?;
+        let founders = config.founders.clone();
+        let transport = PeerTransport::new(tasks.clone(), identity.clone(), founders);
+        let options = GroupOptions {
+            heartbeat: config.heartbeat,
+            election_min: config.election_timeout,
+            election_max: config.election_timeout + config.heartbeat,
+            ..GroupOptions::default()
+        };
+        Ok(Self {
+            url: config.advertise.clone().unwrap_or_else(|| format!("http://{http}/")),
+            config,
+            clock,
+            tasks,
+            data,
+            identity,
+            storage,
+            transport,
+            router: Router::new(),
+            options,
+            reception: Arc::new(Reception::new()),
+        })
+    }
+
+    async fn listen(&self) -> Result<()> {
+        let Some(address) = self.config.peer else { return Ok(()) };
+        let listener = TcpListener::bind(address)
+            .await
+            .map_err(|source| StartupError::Listen { address, source })?;
+        let identity = self.identity.clone();
+        let (router, reception) = (self.router.clone(), self.reception.clone());
+        crate::transport::serve(&self.tasks, listener, identity, router, reception);
+        Ok(())
+    }
+
+    /// The node's replica of the catalog: the one it has, the one a founder gets, or the one an
+    /// existing cluster gives it.
+    async fn catalog_replica(&self) -> Result<ReplicaId> {
+        let node = self.config.node;
+        let has_log = self.storage.wal.groups().contains(&GroupId::CATALOG);
+        if let Some(replica) = self.data.identity().catalog_replica() {
+            if self.data.identity().cluster().is_some() && !has_log {
+                let directory = self.config.data_dir.display().to_string();
+                return Err(StartupError::LostLog { node, directory });
+            }
+            return Ok(replica);
+        }
+        match self.find_cluster().await? {
+            None => Ok(ReplicaId { node, incarnation: 0 }),
+            Some(helper) => {
+                info!(%helper, "the cluster exists already; joining it");
+                self.join(helper).await
+            }
+        }
+    }
+
+    /// A node of the cluster, if there is one; none once all other founders wait like this one.
+    async fn find_cluster(&self) -> Result<Option<NodeId>> {
+        let founding = &self.reception.founding;
+        founding.store(true, std::sync::atomic::Ordering::SeqCst);
+        let others = || self.config.founders.keys().filter(|node| **node != self.config.node);
+        let mut noticed = clock::monotonic();
+        loop {
+            for other in others().filter(|node| !self.reception.has_heard(**node)) {
+                match self.probe(*other).await {
+                    Some(Probed { formed: true, known_directory }) => {
+                        let mine = self.data.identity().directory();
+                        if known_directory.is_some_and(|known| known != mine) {
+                            return Err(StartupError::LostData { node: self.config.node });
+                        }
+                        return Ok(Some(*other));
+                    }
+                    Some(Probed { formed: false, .. }) => self.reception.note(*other),
+                    None => {}
+                }
+            }
+            let missing: Vec<String> = others()
+                .filter(|node| !self.reception.has_heard(**node))
+                .map(ToString::to_string)
+                .collect();
+            if missing.is_empty() {
+                return Ok(None);
+            }
+            if noticed.elapsed() >= WAIT_NOTICE_EVERY {
+                noticed = clock::monotonic();
+                warn!(
+                    missing = missing.join(","),
+                    "waiting for nodes, to form the cluster with them"
+                );
+            }
+            tokio::time::sleep(PROBE_PAUSE).await;
+        }
+    }
+
+    async fn probe(&self, node: NodeId) -> Option<Probed> {
+        match self.ask(node, &NodeRequest::Probe, PROBE_DEADLINE).await? {
+            NodeResponse::Probe(probed) => Some(probed),
+            _ => None,
+        }
+    }
+
+    async fn ask(
+        &self,
+        node: NodeId,
+        request: &NodeRequest,
+        deadline: Duration,
+    ) -> Option<NodeResponse> {
+        let message = codec::encode(request).into();
+        let answer = self.transport.send(node, Channel::Requests, message, deadline).await.ok()?;
+        codec::decode(&answer).ok()
+    }
+
+    /// Registers with the cluster, asking one node after the other for the catalog's leader.
+    async fn join(&self, first: NodeId) -> Result<ReplicaId> {
+        let node = self.config.node;
+        let request = NodeRequest::Catalog(CatalogCommand::RegisterNode {
+            node,
+            directory: self.data.identity().directory(),
+            peer: self.config.founders[&node].clone(),
+            url: self.url.clone(),
+            founder: false,
+        });
+        let deadline = clock::monotonic() + JOIN_DEADLINE;
+        let mut target = first;
+        while clock::monotonic() < deadline {
+            match self.ask(target, &request, JOIN_ATTEMPT_DEADLINE).await {
+                Some(NodeResponse::Catalog(Ok(outcome))) => {
+                    outcome.result?;
+                    let incarnation =
+                        u32::try_from(outcome.lsn.0).expect("the catalog's log stays below 2^32");
+                    return Ok(ReplicaId { node, incarnation });
+                }
+                Some(NodeResponse::Catalog(Err(PartitionError::NotLeader {
+                    leader: Some(leader),
+                }))) => target = leader.node,
+                _ => tokio::time::sleep(JOIN_PAUSE).await,
+            }
+        }
+        Err(StartupError::NoLeader { node })
+    }
+}
+
+fn open_storage(config: &NodeConfig, data: &DataDirectory) -> Result<Storage> {
+    let options = RocksOptions {
+        block_cache_bytes: config.block_cache_bytes,
+        write_buffer_bytes: config.write_buffer_bytes,
+    };
+    let engine = RocksEngine::open(&data.path("state"), options)?;
+    let log = Arc::new(RealDisk::open(&data.path("log"))?);
+    let snapshots = Arc::new(RealDisk::open(&data.path("snapshots"))?);
+    let (wal, writer) = Wal::open(log, WalOptions::default())?;
+    let run = move || {
+        if let Err(error) = writer.run() {
+            // A disk that did not write what it was told must not be trusted again.
+            supervisor::fault(&format!("the write-ahead log has failed: {error}"));
+        }
+    };
+    std::thread::Builder::new().name("wal".into()).spawn(run)?;
+    Ok(Storage { engine: Arc::new(engine), wal, snapshots, executor: Executor::Threads })
+}
+
+impl Node {
+    /// Starts a node over its data directory; `http` is where its gateway listens.
+    pub(crate) async fn start(config: NodeConfig, http: SocketAddr, tasks: Tasks) -> Result<Self> {
+        let mut foundation = Foundation::lay(config, http, tasks)?;
+        foundation.listen().await?;
+        let replica = foundation.catalog_replica().await?;
+        foundation.data.set_catalog_replica(replica)?;
+        let reception = foundation.reception.clone();
+        let node = Self::assemble(foundation, replica).await?;
+        assert!(reception.node.set(node.clone()).is_ok(), "a node is assembled once");
+        if replica.incarnation == 0 {
+            node.form_catalog().await?;
+        }
+        node.run_background();
+        Ok(node)
+    }
+
+    async fn assemble(foundation: Foundation, replica: ReplicaId) -> Result<Self> {
+        let Foundation { storage, transport, router, options, .. } = &foundation;
+        let catalog = Group::start(
+            GroupId::CATALOG,
+            replica,
+            Catalog::open(storage.engine.clone())?,
+            storage.clone(),
+            Arc::new(transport.clone()),
+            router.clone(),
+            options,
+        )
+        .await?;
+        let directory = Directory::new(catalog.machine().clone());
+        let context = ReplicaContext {
+            storage: storage.clone(),
+            transport: Arc::new(transport.clone()),
+            router: router.clone(),
+            options: options.clone(),
+            clock: foundation.clock.clone(),
+            directory: directory.clone(),
+            tasks: foundation.tasks.clone(),
+        };
+        let Foundation { config, url, clock, tasks, data, identity, storage, transport, .. } =
+            foundation;
+        let inner = Inner {
+            directory_id: data.identity().directory(),
+            config,
+            clock,
+            tasks,
+            identity,
+            storage,
+            transport,
+            catalog,
+            directory,
+            replicas: RwLock::default(),
+            context,
+            leaders: Mutex::new(HashMap::new()),
+            data: Mutex::new(data),
+            draining: AtomicBool::new(false),
+            url,
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Forms the catalog's group, unless it is formed: the founder with the lowest number at once, so
+    /// that nobody has to wait for an election; the others only if it does not come.
+    async fn form_catalog(&self) -> Result<()> {
+        let founder = |node: &NodeId| ReplicaId { node: *node, incarnation: 0 };
+        let founders: Vec<ReplicaId> = self.inner.config.founders.keys().map(founder).collect();
+        let first = founders.first().map(|replica| replica.node);
+        if first == Some(self.inner.config.node) {
+            self.inner.catalog.form(&founders).await?;
+            return Ok(());
+        }
+        let catalog = self.inner.catalog.clone();
+        self.inner.tasks.spawn("form catalog", async move {
+            tokio::time::sleep(FORM_DELAY).await;
+            if !catalog.is_formed().await
+                && let Err(error) = catalog.form(&founders).await
+            {
+                warn!(%error, "the catalog's group could not be formed");
+            }
+        });
+        Ok(())
+    }
+
+    fn run_background(&self) {
+        let tasks = &self.inner.tasks;
+        let node = self.clone();
+        tasks.spawn("follow catalog", async move { node.run_follow_catalog().await });
+        let node = self.clone();
+        tasks.spawn("announce", async move { node.run_announcements().await });
+        let node = self.clone();
+        tasks.spawn("flush", async move { node.run_flushes().await });
+        if self.inner.config.peer.is_some() {
+            let balancer = Balancer::new(self.clone());
+            tasks.spawn("balancer", balancer.run());
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Stopping: leadership is handed away, then everything ends in order.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use ephemeris_raft::GroupStatus;
+use ephemeris_store::ids::ReplicaId;
+use tracing::warn;
+
+use super::Node;
+use crate::supervisor;
+
+/// How long handing leadership away may take, all groups together.
+const HAND_OVER_DEADLINE: Duration = Duration::from_secs(5);
+/// How often it is looked whether some is left.
+const HAND_OVER_EVERY: Duration = Duration::from_millis(20);
+
+impl Node {
+    /// Stops being ready, and hands all leadership away; requests are still answered.
+    pub(crate) async fn hand_over(&self) {
+        self.inner.draining.store(true, Ordering::SeqCst);
+        let handed_over = async {
+            while self.hand_over_once().await {
+                tokio::time::sleep(HAND_OVER_EVERY).await;
+            }
+        };
+        if tokio::time::timeout(HAND_OVER_DEADLINE, handed_over).await.is_err() {
+            warn!("some leadership could not be handed over in time");
+        }
+    }
+
+    /// Stops all replicas, and leaves storage as a clean start wants it.
+    pub(crate) async fn stop(&self) {
+        for local in self.local_partitions() {
+            local.stop().await;
+        }
+        self.inner.catalog.stop().await;
+        if let Err(fault) = self.inner.storage.flush().await {
+            supervisor::fault(&fault.to_string());
+        }
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        self.inner.storage.wal.close(Box::new(move |result| {
+            // Nobody listens only if the process ends before us.
+            let _ = sender.send(result);
+        }));
+        if let Ok(Err(error)) = receiver.await {
+            supervisor::fault(&format!("the log could not be closed: {error}"));
+        }
+    }
+
+    /// Asks a follower of every group led from here to take over; false if none is led any more.
+    async fn hand_over_once(&self) -> bool {
+        let mut leads = false;
+        let catalog = self.inner.catalog.status();
+        if let Some(to) = successor(&catalog) {
+            leads = true;
+            self.inner.catalog.transfer_leadership(to).await;
+        }
+        for local in self.local_partitions() {
+            if let Some(to) = successor(&local.group().status()) {
+                leads = true;
+                local.group().transfer_leadership(to).await;
+            }
+        }
+        leads
+    }
+}
+
+/// The voter that is furthest along, if this replica leads others.
+fn successor(status: &GroupStatus) -> Option<ReplicaId> {
+    if !status.leadership.is_me {
+        return None;
+    }
+    status
+        .voters
+        .iter()
+        .copied()
+        .filter(|replica| *replica != status.replica)
+        .max_by_key(|replica| status.matching.get(replica).copied().flatten())
+}

@@ -1,0 +1,147 @@
+//! Partitions as the node runs them: what can be asked of one, and who answers.
+
+mod replica;
+mod service;
+mod sweeper;
+
+use ephemeris_store::command::{ItemWrite, Refused, Written};
+use ephemeris_store::ids::{ItemNumber, NodeId};
+use ephemeris_store::ids::{Lsn, ReplicaId};
+use ephemeris_store::item::{Item, ItemKey, Stamp};
+use ephemeris_store::query::{Page, PageLimits, Parameters, QueryError, Resume, Scope};
+use ephemeris_store::ttl::{PolicyEpoch, TtlPolicy};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+pub(crate) use replica::{LocalReplica, ReplicaContext, start_replica};
+pub(crate) use service::PartitionService;
+
+/// What can be asked of a partition's leader.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum PartitionRequest {
+    /// Writes to items, all or none.
+    Write(Vec<ItemWrite>),
+    /// Reads one item.
+    Read(ItemKey),
+    /// Finds the item a `_rid` names.
+    Find(ItemNumber),
+    /// Runs a page of a query.
+    Query(Box<QueryRequest>),
+    /// Sets the time-to-live policy, unless a newer one is set already.
+    SetTtlPolicy {
+        /// Counts the container's policy changes.
+        epoch: PolicyEpoch,
+        /// The policy.
+        policy: TtlPolicy,
+    },
+    /// How much there is.
+    Statistics,
+}
+
+/// One page of a query at one partition.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct QueryRequest {
+    /// The query; none for all items as they are.
+    pub(crate) query: Option<(String, Parameters)>,
+    /// Which items it is about.
+    pub(crate) scope: Scope,
+    /// Where to go on.
+    pub(crate) resume: Option<Resume>,
+    /// How much to return.
+    pub(crate) limits: PageLimits,
+}
+
+/// What a partition's leader answers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum PartitionResponse {
+    /// What became of writes.
+    Written {
+        /// The entry that did it.
+        lsn: Lsn,
+        /// What it did.
+        result: Result<Vec<Written>, Refused>,
+    },
+    /// An item, or that there is none.
+    Read {
+        /// The last entry applied when it was read.
+        lsn: Lsn,
+        /// The item.
+        item: Option<ReadItem>,
+    },
+    /// The item a number belongs to.
+    Found(Option<ItemKey>),
+    /// A page.
+    Page {
+        /// The last entry applied when it was read.
+        lsn: Lsn,
+        /// The page.
+        page: Page,
+    },
+    /// The query cannot be answered, here or anywhere.
+    QueryRefused(QueryError),
+    /// The policy in force.
+    PolicySet(PolicyEpoch),
+    /// How much there is.
+    Statistics(PartitionStatistics),
+}
+
+/// An item on its way to the gateway.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ReadItem {
+    /// What the system keeps of it.
+    pub(crate) stamp: Stamp,
+    /// What the user wrote.
+    #[serde(with = "serde_bytes")]
+    pub(crate) body: Vec<u8>,
+}
+
+impl From<Item> for ReadItem {
+    fn from(item: Item) -> Self {
+        Self { stamp: item.stamp, body: item.body }
+    }
+}
+
+/// How much a partition holds.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct PartitionStatistics {
+    /// Items with rows; expired ones count until they are swept.
+    pub(crate) items: u64,
+    /// Bytes of their bodies.
+    pub(crate) bytes: u64,
+}
+
+/// Why a partition did not answer.
+#[derive(Clone, Debug, Error, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum PartitionError {
+    /// There is no such partition here, or it is not ready; nothing was executed.
+    #[error("the partition is not here")]
+    NotHere,
+    /// Another replica leads; nothing was executed.
+    #[error("another replica leads")]
+    NotLeader {
+        /// Which, if it is known.
+        leader: Option<ReplicaId>,
+    },
+    /// A write whose outcome is not known.
+    #[error("the outcome is unknown: {0}")]
+    Unknown(String),
+    /// Whether an item has expired could not be settled; nothing was executed.
+    #[error("the partition clock could not be advanced: {0}")]
+    Doubtful(String),
+    /// This node's storage failed.
+    #[error("storage: {0}")]
+    Fault(String),
+}
+
+impl PartitionError {
+    /// The node to try next.
+    pub(crate) fn leader_hint(&self) -> Option<NodeId> {
+        match self {
+            PartitionError::NotLeader { leader } => leader.map(|leader| leader.node),
+            PartitionError::NotHere
+            | PartitionError::Unknown(_)
+            | PartitionError::Doubtful(_)
+            | PartitionError::Fault(_) => None,
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Answers requests at a partition's leader, in the request's own task.
+//!
+//! A read: (1) pass the read barrier, (2) fetch, (3) only then read the clock, (4) if the item may
+//! have expired and the log does not say so yet, wait until it surely has, advance the partition
+//! clock through the log, and look again. So a 404 for expiry is always backed by the log.
+
+use std::sync::Arc;
+
+use ephemeris_raft::{Executor, Group, ProposeError, ReadError};
+use ephemeris_store::codec;
+use ephemeris_store::command::{Command, CommandEffect, ItemWrite, Outcome, Proposal};
+use ephemeris_store::engine::Fault;
+use ephemeris_store::item::ItemKey;
+use ephemeris_store::partition::Partition;
+use ephemeris_store::query::{CompiledQuery, PageOutcome, run_page};
+use ephemeris_store::time::Millis;
+use ephemeris_store::ttl::{Life, PolicyEpoch, TtlPolicy};
+use tokio::sync::Mutex;
+
+use super::{
+    PartitionError, PartitionRequest, PartitionResponse, PartitionStatistics, QueryRequest,
+};
+use crate::clock::{self, SharedClock};
+use crate::placement::Directory;
+
+/// How often a read looks again after advancing the clock: an item can be written anew meanwhile.
+const LOOKS_MAX: u32 = 5;
+
+/// A partition that may be led from here. Clones share it.
+#[derive(Clone)]
+pub(crate) struct PartitionService {
+    group: Group<Partition>,
+    clock: SharedClock,
+    directory: Directory,
+    executor: Executor,
+    /// Lets one reader at a time advance the partition clock; the others find it advanced.
+    advancing: Arc<Mutex<()>>,
+}
+
+impl From<ReadError> for PartitionError {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::NotLeader { leader } => PartitionError::NotLeader { leader },
+            ReadError::Stopped(_) => PartitionError::NotHere,
+        }
+    }
+}
+
+impl From<Fault> for PartitionError {
+    fn from(fault: Fault) -> Self {
+        PartitionError::Fault(fault.to_string())
+    }
+}
+
+impl PartitionService {
+    /// A service for a running replica.
+    pub(crate) fn new(
+        group: Group<Partition>,
+        clock: SharedClock,
+        directory: Directory,
+        executor: Executor,
+    ) -> Self {
+        Self { group, clock, directory, executor, advancing: Arc::default() }
+    }
+
+    /// The replica.
+    pub(crate) fn group(&self) -> &Group<Partition> {
+        &self.group
+    }
+
+    /// Answers a request.
+    pub(crate) async fn answer(
+        &self,
+        request: PartitionRequest,
+    ) -> Result<PartitionResponse, PartitionError> {
+        match request {
+            PartitionRequest::Write(writes) => self.write(writes).await,
+            PartitionRequest::Read(key) => self.read(key).await,
+            PartitionRequest::Find(number) => {
+                self.group.read_barrier().await?;
+                Ok(PartitionResponse::Found(self.group.machine().find(number)?))
+            }
+            PartitionRequest::Query(request) => self.query(*request).await,
+            PartitionRequest::SetTtlPolicy { epoch, policy } => {
+                self.set_ttl_policy(epoch, policy).await.map(PartitionResponse::PolicySet)
+            }
+            PartitionRequest::Statistics => {
+                self.group.read_barrier().await?;
+                let state = self.group.machine().state();
+                let (items, bytes) = (state.items(), state.bytes());
+                Ok(PartitionResponse::Statistics(PartitionStatistics { items, bytes }))
+            }
+        }
+    }
+
+    /// Proposes a command with the node clock's reading.
+    pub(crate) async fn propose(&self, command: Command) -> Result<Outcome, PartitionError> {
+        let proposal = Proposal { now: self.clock.now(), command };
+        match self.group.propose(codec::encode(&proposal)).await {
+            Ok(outcome) => Ok(outcome),
+            Err(ProposeError::NotLeader { leader }) => Err(PartitionError::NotLeader { leader }),
+            Err(ProposeError::Unknown(reason)) => Err(PartitionError::Unknown(reason)),
+        }
+    }
+
+    /// A partition takes items only once it has learned its container's policy: before that it could
+    /// not tell an invalid `ttl` from an inert one.
+    fn check_ready(&self) -> Result<(), PartitionError> {
+        if self.group.machine().state().ttl().epoch() > PolicyEpoch(0) {
+            Ok(())
+        } else {
+            Err(PartitionError::NotHere)
+        }
+    }
+
+    async fn write(&self, writes: Vec<ItemWrite>) -> Result<PartitionResponse, PartitionError> {
+        self.check_ready()?;
+        let outcome = self.propose(Command::Write(writes)).await?;
+        match outcome.effect {
+            CommandEffect::Write(result) => {
+                Ok(PartitionResponse::Written { lsn: outcome.lsn, result })
+            }
+            CommandEffect::PolicySet(_)
+            | CommandEffect::ClockAdvanced
+            | CommandEffect::Swept { .. } => unreachable!("a write answers with what it wrote"),
+        }
+    }
+
+    async fn read(&self, key: ItemKey) -> Result<PartitionResponse, PartitionError> {
+        self.check_ready()?;
+        self.group.read_barrier().await?;
+        let machine = self.group.machine();
+        for _ in 0..LOOKS_MAX {
+            let fetched = machine.fetch(&key)?;
+            let lsn = fetched.lsn();
+            // After the fetch: a clock read before could pass a version that was dead on arrival.
+            let item = match fetched.judge(self.clock.now().hi()) {
+                Life::Alive => fetched.into_item(),
+                Life::Dead => None,
+                Life::InDoubt(expiry) => {
+                    metrics::counter!("ttl_doubt_waits_total").increment(1);
+                    self.advance_clock(expiry.start()).await?;
+                    continue;
+                }
+            };
+            return Ok(PartitionResponse::Read { lsn, item: item.map(Into::into) });
+        }
+        Err(PartitionError::Doubtful("the item is rewritten faster than it can be read".into()))
+    }
+
+    /// Waits until `at` has surely passed, and has the log say so.
+    async fn advance_clock(&self, at: Millis) -> Result<(), PartitionError> {
+        clock::wait_until(self.clock.as_ref(), at).await;
+        let _one_at_a_time = self.advancing.lock().await;
+        if self.group.machine().state().ttl().clock() >= at {
+            return Ok(());
+        }
+        match self.propose(Command::AdvanceClock).await {
+            Ok(_) => Ok(()),
+            // Nothing of the reader's was executed, whatever became of the advance.
+            Err(PartitionError::Unknown(reason)) => Err(PartitionError::Doubtful(reason)),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn query(&self, request: QueryRequest) -> Result<PartitionResponse, PartitionError> {
+        self.check_ready()?;
+        self.group.read_barrier().await?;
+        let spec = *self.group.machine().spec();
+        let directory = self.directory.current();
+        let Some(container) = directory.container(spec.container) else {
+            return Err(PartitionError::NotHere);
+        };
+        let rules = container.definition.rules().clone();
+        let query = match &request.query {
+            None => CompiledQuery::everything(),
+            Some((text, parameters)) => match CompiledQuery::new(text, parameters, rules.index()) {
+                Ok(query) => query,
+                Err(error) => return Ok(PartitionResponse::QueryRefused(error)),
+            },
+        };
+        let request = Arc::new(request);
+        let query = Arc::new(query);
+        let mut instant = None;
+        loop {
+            let view = self.group.machine().snapshot();
+            let lsn = view.state().lsn();
+            // Once the clock was advanced the page is judged at it, where nothing is in doubt.
+            let hi = match instant {
+                None => self.clock.now().hi(),
+                Some(_) => view.state().ttl().clock(),
+            };
+            let (request, query, key) = (request.clone(), query.clone(), rules.key().clone());
+            let run = move || {
+                run_page(
+                    &view,
+                    spec.slots,
+                    &key,
+                    spec.container,
+                    &query,
+                    &request.scope,
+                    request.resume.as_ref(),
+                    request.limits,
+                    hi,
+                )
+            };
+            match self.executor.run(run).await? {
+                PageOutcome::Page(page) => return Ok(PartitionResponse::Page { lsn, page }),
+                PageOutcome::InDoubt(_) => {
+                    assert!(instant.is_none(), "nothing is in doubt at the partition clock");
+                    metrics::counter!("ttl_doubt_waits_total").increment(1);
+                    self.advance_clock(hi).await?;
+                    instant = Some(hi);
+                }
+            }
+        }
+    }
+
+    /// Sets the policy; answers which is in force, which may be a newer one.
+    pub(crate) async fn set_ttl_policy(
+        &self,
+        epoch: PolicyEpoch,
+        policy: TtlPolicy,
+    ) -> Result<PolicyEpoch, PartitionError> {
+        let outcome = self.propose(Command::SetTtlPolicy { epoch, policy }).await?;
+        match outcome.effect {
+            CommandEffect::PolicySet(in_force) => Ok(in_force),
+            CommandEffect::Write(_)
+            | CommandEffect::ClockAdvanced
+            | CommandEffect::Swept { .. } => unreachable!("a policy change answers with its epoch"),
+        }
+    }
+}

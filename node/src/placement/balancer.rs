@@ -1,0 +1,203 @@
+//! Keeps every group at its replication factor and spreads the leaders; one bounded step at a time.
+//!
+//! Runs on every node, works on the one that leads the catalog.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use ephemeris_store::catalog::CatalogCommand;
+use ephemeris_store::ids::{GroupId, NodeId, ReplicaId};
+use tracing::{debug, info, warn};
+
+use super::plan;
+use crate::clock;
+use crate::node::Node;
+use crate::requests::{NodeDescription, NodeRequest, NodeResponse};
+
+/// How often the balancer looks.
+const ROUND_EVERY: Duration = Duration::from_secs(2);
+/// How long a node may take to describe itself.
+const DESCRIBE_DEADLINE: Duration = Duration::from_secs(1);
+/// Steps of each kind in one round.
+const STEPS_MAX: usize = 4;
+/// Most nodes that vote on the catalog; the others follow.
+const CATALOG_VOTERS_MAX: usize = 5;
+/// A replica this far behind its leader does not take over from it.
+const LAG_ENTRIES_MAX: u64 = 200;
+
+/// The balancer of one node.
+pub(crate) struct Balancer {
+    node: Node,
+}
+
+impl Balancer {
+    /// A balancer that works through `node`.
+    pub(crate) fn new(node: Node) -> Self {
+        Self { node }
+    }
+
+    /// Runs for ever.
+    pub(crate) async fn run(self) {
+        loop {
+            tokio::time::sleep(ROUND_EVERY).await;
+            if self.node.catalog().leadership().is_me {
+                self.balance_catalog().await;
+                self.repair_partitions().await;
+                self.spread_leaders().await;
+            }
+        }
+    }
+
+    /// Every known node has a copy of the catalog; an odd number of them votes.
+    async fn balance_catalog(&self) {
+        let directory = self.node.directory().current();
+        let members: BTreeSet<ReplicaId> =
+            directory.state().nodes().map(|record| record.catalog_replica).collect();
+        let group = self.node.catalog();
+        let status = group.status();
+        let known: BTreeSet<ReplicaId> = status.voters.union(&status.learners).copied().collect();
+        if members.is_empty() || !members.contains(&group.replica()) {
+            return;
+        }
+        if let Some(missing) = members.difference(&known).next() {
+            info!(replica = %missing, "adding a copy of the catalog");
+            if let Err(error) = group.add_learner(*missing).await {
+                warn!(replica = %missing, %error, "the copy was not added");
+            }
+            return;
+        }
+        let wanted = catalog_voters(&members, &status.voters);
+        let result = if wanted != status.voters {
+            info!(?wanted, "changing who votes on the catalog");
+            group.change_voters(wanted).await
+        } else {
+            let gone: BTreeSet<_> = status.learners.difference(&members).copied().collect();
+            if gone.is_empty() {
+                return;
+            }
+            group.remove_learners(gone).await
+        };
+        if let Err(error) = result {
+            warn!(%error, "the catalog's members were not changed");
+        }
+    }
+
+    /// Moves replicas away from nodes that are gone.
+    async fn repair_partitions(&self) {
+        let directory = self.node.directory().current();
+        let state = directory.state();
+        let repairs: Vec<_> = state
+            .partitions()
+            .filter_map(|partition| Some((partition.group, plan::repair(state, partition)?)))
+            .take(STEPS_MAX)
+            .collect();
+        for (group, plan) in repairs {
+            info!(%group, ?plan, "moving replicas");
+            let deadline = clock::monotonic() + DESCRIBE_DEADLINE * 5;
+            let command = CatalogCommand::SetReplicas { group, plan };
+            if let Err(error) = self.node.change_catalog(command, deadline).await {
+                debug!(%group, %error, "replicas were not moved yet");
+            }
+        }
+    }
+
+    /// Brings leadership back to each partition's first replica, which placement spread evenly.
+    async fn spread_leaders(&self) {
+        let nodes = self.describe_nodes().await;
+        let directory = self.node.directory().current();
+        let mut steps = 0;
+        for partition in directory.state().partitions() {
+            let Some(preferred) = partition.replicas.first().copied() else { continue };
+            let Some(leader) = transfer_from(&nodes, partition.group, preferred) else { continue };
+            if steps == STEPS_MAX {
+                return;
+            }
+            steps += 1;
+            let request = NodeRequest::Transfer(partition.group, preferred);
+            if leader == self.node.node_id() {
+                self.node.transfer_leadership(partition.group, preferred).await;
+            } else if let Err(error) = self.node.send(leader, &request, DESCRIBE_DEADLINE).await {
+                debug!(group = %partition.group, %error, "no handover");
+            }
+        }
+    }
+
+    /// What every node that answers says of itself.
+    pub(crate) async fn describe_nodes(&self) -> BTreeMap<NodeId, NodeDescription> {
+        describe_nodes(&self.node).await
+    }
+}
+
+/// What every node that answers says of itself.
+pub(crate) async fn describe_nodes(node: &Node) -> BTreeMap<NodeId, NodeDescription> {
+    let directory = node.directory().current();
+    let others: Vec<NodeId> = directory
+        .state()
+        .nodes()
+        .map(|record| record.node)
+        .filter(|other| *other != node.node_id())
+        .collect();
+    let questions = others.iter().map(|other| async {
+        match node.send(*other, &NodeRequest::Describe, DESCRIBE_DEADLINE).await {
+            Ok(NodeResponse::Describe(description)) => Some((*other, *description)),
+            Ok(_) | Err(_) => None,
+        }
+    });
+    let answers = futures_util::future::join_all(questions).await;
+    let mut nodes: BTreeMap<_, _> = answers.into_iter().flatten().collect();
+    nodes.insert(node.node_id(), node.describe());
+    nodes
+}
+
+/// Who should vote on the catalog: those who do, as long as they are members; then the lowest
+/// numbers; an odd count.
+fn catalog_voters(
+    members: &BTreeSet<ReplicaId>,
+    voters: &BTreeSet<ReplicaId>,
+) -> BTreeSet<ReplicaId> {
+    let count = members.len().min(CATALOG_VOTERS_MAX);
+    let count = if count.is_multiple_of(2) { count - 1 } else { count };
+    let staying = voters.intersection(members);
+    let joining = members.difference(voters);
+    staying.chain(joining).take(count.max(1)).copied().collect()
+}
+
+/// The node that leads a group while a healthy, up-to-date preferred replica does not.
+fn transfer_from(
+    nodes: &BTreeMap<NodeId, NodeDescription>,
+    group: GroupId,
+    preferred: ReplicaId,
+) -> Option<NodeId> {
+    let replicas =
+        || nodes.values().flat_map(|node| &node.replicas).filter(|replica| replica.group == group);
+    let leader = replicas().find(|replica| replica.leader == Some(replica.replica))?;
+    let candidate = replicas().find(|replica| replica.replica == preferred)?;
+    let agrees = candidate.leader == Some(leader.replica) && candidate.stopped.is_none();
+    let lag = leader.last.unwrap_or(0).saturating_sub(candidate.applied.unwrap_or(0));
+    let votes = leader.voters.contains(&preferred);
+    let move_it = leader.replica != preferred && agrees && votes && lag <= LAG_ENTRIES_MAX;
+    move_it.then_some(leader.replica.node)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn replica(node: u32) -> ReplicaId {
+        ReplicaId { node: NodeId(node), incarnation: 0 }
+    }
+
+    fn set(nodes: &[u32]) -> BTreeSet<ReplicaId> {
+        nodes.iter().copied().map(replica).collect()
+    }
+
+    #[test]
+    fn an_odd_number_votes_and_voters_stay() {
+        assert_eq!(catalog_voters(&set(&[1]), &set(&[1])), set(&[1]));
+        assert_eq!(catalog_voters(&set(&[1, 2]), &set(&[2])), set(&[2]));
+        assert_eq!(catalog_voters(&set(&[1, 2, 3, 4]), &set(&[2, 3, 4])), set(&[2, 3, 4]));
+        assert_eq!(catalog_voters(&set(&[1, 3, 4]), &set(&[1, 2, 3])), set(&[1, 3, 4]));
+        let seven = set(&[1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(catalog_voters(&seven, &set(&[3, 6, 7])).len(), 5);
+    }
+}

@@ -1,0 +1,9 @@
+//! What exists where: the catalog at hand, plans for replicas, and their balance.
+
+mod balancer;
+mod directory;
+mod plan;
+
+pub(crate) use balancer::{Balancer, describe_nodes};
+pub(crate) use directory::{Directory, DirectoryView};
+pub(crate) use plan::{REPLICATION_FACTOR, plan_container};

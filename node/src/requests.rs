@@ -1,0 +1,410 @@
+//! What nodes ask of each other beside Raft, and how a request finds the node that can answer it.
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::time::Duration;
+
+use bytes::Bytes;
+use ephemeris_raft::TransportError;
+use ephemeris_store::catalog::{CatalogCommand, CatalogOutcome};
+use ephemeris_store::codec;
+use ephemeris_store::ids::{GroupId, Lsn, NodeId, ReplicaId};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::clock::{self, Instant};
+use crate::node::Node;
+use crate::partition::{PartitionError, PartitionRequest, PartitionResponse};
+use crate::transport::Channel;
+
+/// A request from one node to another.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum NodeRequest {
+    /// For the leader of a partition.
+    Partition(GroupId, PartitionRequest),
+    /// For the leader of the catalog: change it.
+    Catalog(CatalogCommand),
+    /// For the leader of the catalog: how far must a copy be to hold everything committed?
+    CatalogBarrier,
+    /// For any node: is the cluster formed, and do you know me?
+    Probe,
+    /// For any node: what do you run?
+    Describe,
+    /// For any node: answer when your copy of the catalog has this entry.
+    AwaitCatalog(Lsn),
+    /// For the leader of a group: hand over to this replica.
+    Transfer(GroupId, ReplicaId),
+    /// For the leader of a group: who are the members?
+    Members(GroupId),
+}
+
+/// The answer to one.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum NodeResponse {
+    /// What the partition answered.
+    Partition(Result<PartitionResponse, PartitionError>),
+    /// What became of the change.
+    Catalog(Result<CatalogOutcome, PartitionError>),
+    /// The entry a copy must have applied.
+    CatalogBarrier(Result<Lsn, PartitionError>),
+    /// What the node knows.
+    Probe(Probed),
+    /// What the node runs.
+    Describe(Box<NodeDescription>),
+    /// The entry is there, or does not come.
+    AwaitCatalog,
+    /// The handover was asked for.
+    Transfer,
+    /// The members, if the node leads the group.
+    Members(Result<BTreeSet<ReplicaId>, PartitionError>),
+}
+
+/// What a node knows of the one that asks.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Probed {
+    /// True if there is a cluster.
+    pub(crate) formed: bool,
+    /// The data directory the asking node is known with.
+    pub(crate) known_directory: Option<u128>,
+}
+
+/// What a node runs.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct NodeDescription {
+    /// The node.
+    pub(crate) node: NodeId,
+    /// Where clients reach it.
+    pub(crate) url: String,
+    /// Version of the program.
+    pub(crate) version: String,
+    /// Its replicas.
+    pub(crate) replicas: Vec<ReplicaDescription>,
+}
+
+/// What a replica says of itself.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ReplicaDescription {
+    /// The group.
+    pub(crate) group: GroupId,
+    /// The replica.
+    pub(crate) replica: ReplicaId,
+    /// Who leads, as far as it knows.
+    pub(crate) leader: Option<ReplicaId>,
+    /// The term.
+    pub(crate) term: u64,
+    /// The last entry in its log.
+    pub(crate) last: Option<u64>,
+    /// The last entry it applied.
+    pub(crate) applied: Option<u64>,
+    /// Items it stores; none for the catalog.
+    pub(crate) items: Option<u64>,
+    /// Replicas that vote.
+    pub(crate) voters: BTreeSet<ReplicaId>,
+    /// Replicas that only follow.
+    pub(crate) learners: BTreeSet<ReplicaId>,
+    /// Why it has stopped, if it has.
+    pub(crate) stopped: Option<String>,
+}
+
+/// Why a request found no answer.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub(crate) enum RequestError {
+    /// Nobody could execute it in time; surely not executed.
+    #[error("no leader answered in time")]
+    NotExecuted,
+    /// Whether an item has expired could not be settled; surely not executed.
+    #[error("whether the item has expired cannot be settled right now: {0}")]
+    Doubtful(String),
+    /// The partition does not exist any more; surely not executed.
+    #[error("the partition does not exist any more")]
+    Gone,
+    /// A write that may have been executed, or not.
+    #[error("the outcome of the write is unknown: {0}")]
+    Unknown(String),
+    /// Storage failed where it matters.
+    #[error("{0}")]
+    Fault(String),
+}
+
+/// First and longest pause between attempts.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+const PAUSE_MAX: Duration = Duration::from_millis(200);
+/// How long a change of the catalog waits for the nodes that do not lead it.
+const SPREAD_DEADLINE: Duration = Duration::from_millis(500);
+/// Least time an attempt is given.
+const ATTEMPT_MIN: Duration = Duration::from_millis(50);
+
+/// Whether a request that got no answer may be sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Repeat {
+    /// It changes nothing.
+    Freely,
+    /// Only if it was surely not executed.
+    IfNotExecuted,
+}
+
+/// One attempt's end.
+enum Attempt {
+    Done(NodeResponse),
+    /// Try again, there if it is known where.
+    Again(Option<NodeId>),
+    Failed(RequestError),
+}
+
+impl Node {
+    /// Asks a partition's leader, wherever it is, until the deadline.
+    pub(crate) async fn ask_partition(
+        &self,
+        group: GroupId,
+        request: PartitionRequest,
+        deadline: Instant,
+    ) -> Result<PartitionResponse, RequestError> {
+        let repeat = match &request {
+            PartitionRequest::Write(_) => Repeat::IfNotExecuted,
+            PartitionRequest::Read(_)
+            | PartitionRequest::Find(_)
+            | PartitionRequest::Query(_)
+            | PartitionRequest::SetTtlPolicy { .. }
+            | PartitionRequest::Statistics => Repeat::Freely,
+        };
+        let request = NodeRequest::Partition(group, request);
+        match self.at_leader(group, &request, repeat, deadline).await? {
+            NodeResponse::Partition(Ok(response)) => Ok(response),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Changes the catalog, wherever its leader is, and waits until this node's copy shows it.
+    pub(crate) async fn change_catalog(
+        &self,
+        command: CatalogCommand,
+        deadline: Instant,
+    ) -> Result<CatalogOutcome, RequestError> {
+        let (group, request) = (GroupId::CATALOG, NodeRequest::Catalog(command));
+        match self.at_leader(group, &request, Repeat::IfNotExecuted, deadline).await? {
+            NodeResponse::Catalog(Ok(outcome)) => {
+                self.wait_for_catalog(outcome.lsn, deadline).await;
+                Ok(outcome)
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Returns when this node's copy of the catalog holds everything committed before the call.
+    pub(crate) async fn catalog_barrier(&self, deadline: Instant) -> Result<(), RequestError> {
+        let (group, request) = (GroupId::CATALOG, NodeRequest::CatalogBarrier);
+        match self.at_leader(group, &request, Repeat::Freely, deadline).await? {
+            NodeResponse::CatalogBarrier(Ok(lsn)) => {
+                if self.wait_for_catalog(lsn, deadline).await {
+                    Ok(())
+                } else {
+                    Err(RequestError::NotExecuted)
+                }
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Tries a group's leader, and whoever may be it, until one answers or time is up.
+    async fn at_leader(
+        &self,
+        group: GroupId,
+        request: &NodeRequest,
+        repeat: Repeat,
+        deadline: Instant,
+    ) -> Result<NodeResponse, RequestError> {
+        let mut pause = PAUSE_MIN;
+        let mut round = 0;
+        loop {
+            let left = deadline.saturating_duration_since(clock::monotonic());
+            let target = self.leader_candidate(group, round);
+            let tried = match target {
+                Some(target) if !left.is_zero() => {
+                    self.attempt(target, request, repeat, left).await
+                }
+                Some(_) | None => Attempt::Again(None),
+            };
+            match tried {
+                Attempt::Done(response) => return Ok(response),
+                Attempt::Failed(error) => return Err(error),
+                Attempt::Again(Some(hint)) if Some(hint) != target => {
+                    self.hint_leader(group, hint);
+                }
+                Attempt::Again(_) => {
+                    if let Some(target) = target {
+                        self.forget_leader(group, target);
+                    }
+                }
+            }
+            if self.is_gone(group) {
+                return Err(RequestError::Gone);
+            }
+            round += 1;
+            let left = deadline.saturating_duration_since(clock::monotonic());
+            if left <= pause {
+                return Err(RequestError::NotExecuted);
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// Asks one node, which may be this one.
+    async fn attempt(
+        &self,
+        target: NodeId,
+        request: &NodeRequest,
+        repeat: Repeat,
+        left: Duration,
+    ) -> Attempt {
+        if target != self.node_id() {
+            return match self.send(target, request, left.max(ATTEMPT_MIN)).await {
+                Ok(response) => judge(response, repeat),
+                Err(error) => no_answer(&error, repeat),
+            };
+        }
+        match tokio::time::timeout(left, self.answer(target, request.clone())).await {
+            Ok(response) => judge(response, repeat),
+            // Dropped in the middle: a write may have been executed.
+            Err(_) => match repeat {
+                Repeat::Freely => Attempt::Again(None),
+                Repeat::IfNotExecuted => {
+                    Attempt::Failed(RequestError::Unknown("no answer in time".into()))
+                }
+            },
+        }
+    }
+
+    /// True if the catalog does not know the group any more.
+    fn is_gone(&self, group: GroupId) -> bool {
+        group != GroupId::CATALOG && self.directory().current().state().partition(group).is_none()
+    }
+
+    /// Waits until every node that can be reached shows a change of the catalog, so that a client
+    /// finds it through any of them.
+    pub(crate) async fn spread_catalog(&self, lsn: Lsn) {
+        let directory = self.directory().current();
+        let me = self.node_id();
+        let others: Vec<NodeId> = directory
+            .state()
+            .nodes()
+            .map(|record| record.node)
+            .filter(|node| *node != me)
+            .collect();
+        let request = NodeRequest::AwaitCatalog(lsn);
+        let waits = others.into_iter().map(|node| self.send(node, &request, SPREAD_DEADLINE));
+        // A node that does not answer catches up by itself; nobody else waits for it.
+        futures_util::future::join_all(waits).await;
+    }
+
+    /// Sends a request to another node.
+    pub(crate) async fn send(
+        &self,
+        node: NodeId,
+        request: &NodeRequest,
+        deadline: Duration,
+    ) -> Result<NodeResponse, TransportError> {
+        let message = Bytes::from(codec::encode(request));
+        let answer = self.transport().send(node, Channel::Requests, message, deadline).await?;
+        codec::decode(&answer)
+            .map_err(|error| TransportError::Refused { node, reason: error.to_string() })
+    }
+
+    /// Answers another node's request.
+    pub(crate) async fn answer(&self, from: NodeId, request: NodeRequest) -> NodeResponse {
+        match request {
+            NodeRequest::Partition(group, request) => {
+                let result = match self.local_partition(group) {
+                    Some(local) => local.service().answer(request).await,
+                    None => Err(PartitionError::NotHere),
+                };
+                NodeResponse::Partition(result)
+            }
+            NodeRequest::Catalog(command) => {
+                NodeResponse::Catalog(self.propose_to_catalog(command).await)
+            }
+            NodeRequest::CatalogBarrier => {
+                NodeResponse::CatalogBarrier(self.read_catalog_barrier().await)
+            }
+            NodeRequest::Probe => {
+                let formed = self.cluster().is_some() || self.catalog().is_formed().await;
+                let directory = self.directory().current();
+                let known = directory.state().node(from);
+                let known_directory = known.map(|record| record.directory);
+                NodeResponse::Probe(Probed { formed, known_directory })
+            }
+            NodeRequest::Describe => NodeResponse::Describe(Box::new(self.describe())),
+            NodeRequest::AwaitCatalog(lsn) => {
+                self.wait_for_catalog(lsn, clock::monotonic() + SPREAD_DEADLINE).await;
+                NodeResponse::AwaitCatalog
+            }
+            NodeRequest::Transfer(group, to) => {
+                self.transfer_leadership(group, to).await;
+                NodeResponse::Transfer
+            }
+            NodeRequest::Members(group) => NodeResponse::Members(self.members(group)),
+        }
+    }
+}
+
+/// What an answer means for the attempt.
+fn judge(response: NodeResponse, repeat: Repeat) -> Attempt {
+    let error = match &response {
+        NodeResponse::Partition(Err(error))
+        | NodeResponse::Catalog(Err(error))
+        | NodeResponse::CatalogBarrier(Err(error))
+        | NodeResponse::Members(Err(error)) => error.clone(),
+        NodeResponse::Partition(Ok(_))
+        | NodeResponse::Catalog(Ok(_))
+        | NodeResponse::CatalogBarrier(Ok(_))
+        | NodeResponse::Members(Ok(_))
+        | NodeResponse::Probe(_)
+        | NodeResponse::Describe(_)
+        | NodeResponse::Transfer
+        | NodeResponse::AwaitCatalog => return Attempt::Done(response),
+    };
+    match error {
+        PartitionError::NotHere | PartitionError::NotLeader { .. } => {
+            Attempt::Again(error.leader_hint())
+        }
+        PartitionError::Unknown(reason) => match repeat {
+            Repeat::Freely => Attempt::Again(None),
+            Repeat::IfNotExecuted => Attempt::Failed(RequestError::Unknown(reason)),
+        },
+        PartitionError::Doubtful(reason) => Attempt::Failed(RequestError::Doubtful(reason)),
+        PartitionError::Fault(reason) => Attempt::Failed(RequestError::Fault(reason)),
+    }
+}
+
+/// A node that answers another question than it was asked runs another version.
+fn unexpected(response: &NodeResponse) -> RequestError {
+    RequestError::Fault(format!("a node answered {response:?}, which was not the question"))
+}
+
+fn no_answer(error: &TransportError, repeat: Repeat) -> Attempt {
+    match (error, repeat) {
+        (TransportError::NoAnswer { .. }, Repeat::IfNotExecuted) => {
+            Attempt::Failed(RequestError::Unknown(error.to_string()))
+        }
+        (
+            TransportError::NoAnswer { .. }
+            | TransportError::Unreachable(_)
+            | TransportError::Refused { .. },
+            _,
+        ) => Attempt::Again(None),
+    }
+}
+
+impl crate::transport::RequestHandler for Node {
+    fn handle(
+        &self,
+        from: NodeId,
+        request: Bytes,
+    ) -> std::pin::Pin<Box<dyn Future<Output = Result<Bytes, String>> + Send>> {
+        let node = self.clone();
+        Box::pin(async move {
+            let request = codec::decode(&request).map_err(|error| error.to_string())?;
+            Ok(Bytes::from(codec::encode(&node.answer(from, request).await)))
+        })
+    }
+}

@@ -1,0 +1,131 @@
+//! Runs a node from its first socket to its last flush.
+
+use std::io;
+use std::time::Duration;
+
+use axum::Router;
+use axum::serve::ListenerExt as _;
+use metrics_exporter_prometheus::PrometheusHandle;
+use thiserror::Error;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::{debug, info, warn};
+
+use crate::admin;
+use crate::clock;
+use crate::config::NodeConfig;
+use crate::gateway::{self, Gateway};
+use crate::node::{Node, StartupError};
+use crate::supervisor::{EXIT_FAULT, Tasks};
+
+/// How often it is looked whether the node has become ready.
+const READY_LOOK_EVERY: Duration = Duration::from_millis(5);
+/// How long clients' last requests may take once the node stops.
+const CLOSE_DEADLINE: Duration = Duration::from_secs(5);
+
+/// Why a node does not run.
+#[derive(Debug, Error)]
+pub(crate) enum ServerError {
+    /// The address for clients cannot be used.
+    #[error("--http {address} cannot be listened on: {source}")]
+    Listen {
+        /// The address.
+        address: std::net::SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// The node did not start.
+    #[error(transparent)]
+    Startup(#[from] StartupError),
+    /// Signals cannot be waited for.
+    #[error("signals cannot be received: {0}")]
+    Signals(io::Error),
+}
+
+/// Runs a node until it is told to stop.
+pub(crate) async fn run(config: NodeConfig, metrics: PrometheusHandle) -> Result<(), ServerError> {
+    let started = clock::monotonic();
+    let mut stop = StopSignals::listen().map_err(ServerError::Signals)?;
+    let address = config.http;
+    let listen_error = |source| ServerError::Listen { address, source };
+    let listener = TcpListener::bind(address).await.map_err(listen_error)?;
+    let http = listener.local_addr().map_err(listen_error)?;
+    let (tasks, connections) = (Tasks::new(), Tasks::new());
+    if config.keys.emulator {
+        warn!("requests are checked with the emulator key, which everybody knows");
+    }
+    let starting = Node::start(config, http, tasks.clone());
+    let node = tokio::select! {
+        node = starting => node?,
+        () = stop.wait() => return Ok(()),
+    };
+    serve(&connections, listener, &node, metrics);
+    announce_readiness(&tasks, node.clone(), started);
+    stop.wait().await;
+    info!("stopping: handing leadership over");
+    tasks.spawn("second signal", async move {
+        stop.wait().await;
+        warn!("a second signal: the process ends at once");
+        std::process::exit(EXIT_FAULT);
+    });
+    node.hand_over().await;
+    if tokio::time::timeout(CLOSE_DEADLINE, connections.stop()).await.is_err() {
+        debug!("some connections did not close in time");
+    }
+    node.stop().await;
+    tasks.stop().await;
+    info!("stopped");
+    Ok(())
+}
+
+fn serve(tasks: &Tasks, listener: TcpListener, node: &Node, metrics: PrometheusHandle) {
+    let gateway = Gateway::new(node.clone());
+    let router: Router = Router::new()
+        .fallback(gateway::handle)
+        .with_state(gateway)
+        .merge(admin::probes(node.clone(), metrics));
+    let listener = listener.tap_io(|stream| {
+        if let Err(error) = stream.set_nodelay(true) {
+            debug!(%error, "a connection keeps its delays");
+        }
+    });
+    let stopped = tasks.token().clone().cancelled_owned();
+    tasks.spawn_orderly("http", async move {
+        let serving = axum::serve(listener, router).with_graceful_shutdown(stopped);
+        if let Err(error) = serving.await {
+            crate::supervisor::fault(&format!("the HTTP listener has failed: {error}"));
+        }
+    });
+}
+
+/// Says once that the node can be used, and how.
+fn announce_readiness(tasks: &Tasks, node: Node, started: clock::Instant) {
+    tasks.clone().spawn("readiness", async move {
+        while !node.readiness().iter().all(|(_, holds)| *holds) {
+            tokio::time::sleep(READY_LOOK_EVERY).await;
+        }
+        let after_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        info!(node = %node.node_id(), url = node.url(), after_ms, "ready");
+    });
+}
+
+/// SIGTERM and SIGINT.
+struct StopSignals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl StopSignals {
+    fn listen() -> io::Result<Self> {
+        let terminate = signal(SignalKind::terminate())?;
+        let interrupt = signal(SignalKind::interrupt())?;
+        Ok(Self { terminate, interrupt })
+    }
+
+    async fn wait(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Every operation of a patch, where it succeeds and where it is refused.
+
+use super::*;
+use crate::indexing::{self, IndexRules};
+use crate::partition_key::{KeyKind, parse_path};
+
+fn rules() -> DocumentRules {
+    let paths = vec![parse_path("/pk").unwrap(), parse_path("/deep/key").unwrap()];
+    let key = KeyDefinition { kind: KeyKind::MultiHash, paths };
+    DocumentRules::new(key, IndexRules::new(&indexing::complete(None).unwrap()).unwrap())
+}
+
+fn request(text: &str) -> PatchRequest {
+    PatchRequest { text: text.as_bytes().to_vec(), rules: rules() }
+}
+
+/// Patches `{"id":"a","pk":1,` + `members` + `}`; the members that result, or why there are none.
+fn patched(members: &str, operations: &str) -> Result<String, String> {
+    let text = format!(r#"{{"operations":[{operations}]}}"#);
+    Patch::parse(text.as_bytes(), rules().key()).map_err(|error| error.to_string())?;
+    let body = format!(r#"{{"id":"a","pk":1,{members}}}"#);
+    let document = request(&text)
+        .carry_out(body.as_bytes(), body.as_bytes())
+        .map_err(|failure| failure.to_string())?;
+    let body = String::from_utf8(document.body).unwrap();
+    let rest = body.strip_prefix(r#"{"id":"a","pk":1"#).unwrap().strip_suffix('}').unwrap();
+    Ok(rest.strip_prefix(',').unwrap_or_default().to_string())
+}
+
+fn becomes(members: &str, operations: &str, expected: &str) {
+    assert_eq!(patched(members, operations).as_deref(), Ok(expected), "{operations}");
+}
+
+fn refused(members: &str, operations: &str, reason: &str) {
+    let error = patched(members, operations).unwrap_err();
+    assert!(error.contains(reason), "{operations}: {error}");
+}
+
+#[test]
+fn add_sets_members_and_inserts_elements() {
+    becomes(r#""x":1"#, r#"{"op":"add","path":"/y","value":{"z":[]}}"#, r#""x":1,"y":{"z":[]}"#);
+    becomes(r#""x":1"#, r#"{"op":"Add","path":"/x","value":2}"#, r#""x":2"#);
+    becomes(r#""l":[1,2]"#, r#"{"op":"add","path":"/l/0","value":0}"#, r#""l":[0,1,2]"#);
+    becomes(r#""l":[1,2]"#, r#"{"op":"add","path":"/l/2","value":3}"#, r#""l":[1,2,3]"#);
+    becomes(r#""l":[1,2]"#, r#"{"op":"add","path":"/l/-","value":3}"#, r#""l":[1,2,3]"#);
+    refused(r#""l":[1,2]"#, r#"{"op":"add","path":"/l/3","value":3}"#, "behind the end");
+    refused(r#""l":[1,2]"#, r#"{"op":"add","path":"/l/x","value":3}"#, "needs an array index");
+    refused(r#""l":[1,2]"#, r#"{"op":"add","path":"/l/01","value":3}"#, "needs an array index");
+    refused(r#""x":1"#, r#"{"op":"add","path":"/y/z","value":3}"#, "one level at a time");
+    refused(r#""x":1"#, r#"{"op":"add","path":"/x/z","value":3}"#, "has no members");
+}
+
+#[test]
+fn set_replaces_elements_and_creates_members() {
+    becomes(r#""l":[1,2]"#, r#"{"op":"set","path":"/l/0","value":0}"#, r#""l":[0,2]"#);
+    becomes(r#""l":[1,2]"#, r#"{"op":"set","path":"/l/-","value":3}"#, r#""l":[1,2,3]"#);
+    becomes(r#""o":{}"#, r#"{"op":"set","path":"/o/a","value":null}"#, r#""o":{"a":null}"#);
+}
+
+#[test]
+fn replace_and_remove_need_what_they_change() {
+    becomes(r#""x":1"#, r#"{"op":"replace","path":"/x","value":"2"}"#, r#""x":"2""#);
+    becomes(r#""l":[1,2]"#, r#"{"op":"replace","path":"/l/1","value":0}"#, r#""l":[1,0]"#);
+    refused(r#""x":1"#, r#"{"op":"replace","path":"/y","value":2}"#, "nothing at the path '/y'");
+    refused(r#""l":[]"#, r#"{"op":"replace","path":"/l/-","value":2}"#, "nothing at the path");
+    becomes(r#""x":1,"y":2"#, r#"{"op":"remove","path":"/x"}"#, r#""y":2"#);
+    becomes(r#""l":[1,2]"#, r#"{"op":"remove","path":"/l/0"}"#, r#""l":[2]"#);
+    refused(r#""x":1"#, r#"{"op":"remove","path":"/y"}"#, "nothing at the path '/y'");
+    refused(r#""l":[1]"#, r#"{"op":"remove","path":"/l/1"}"#, "nothing at the path");
+}
+
+#[test]
+fn increments_are_exact_between_integers() {
+    becomes(r#""n":1"#, r#"{"op":"incr","path":"/n","value":-3}"#, r#""n":-2"#);
+    becomes(r#""n":1"#, r#"{"op":"incr","path":"/n","value":0.5}"#, r#""n":1.5"#);
+    becomes(r#""x":1"#, r#"{"op":"incr","path":"/n","value":5}"#, r#""x":1,"n":5"#);
+    becomes(
+        r#""n":9007199254740993"#,
+        r#"{"op":"incr","path":"/n","value":1}"#,
+        r#""n":9007199254740994"#,
+    );
+    becomes(
+        r#""n":9223372036854775807"#,
+        r#"{"op":"incr","path":"/n","value":1}"#,
+        r#""n":9.223372036854776e18"#,
+    );
+    becomes(r#""l":[1]"#, r#"{"op":"incr","path":"/l/0","value":1}"#, r#""l":[2]"#);
+    refused(r#""n":"1""#, r#"{"op":"incr","path":"/n","value":1}"#, "not a number");
+    refused(r#""n":1"#, r#"{"op":"incr","path":"/n","value":"1"}"#, "needs a number");
+    refused(r#""n":1e308"#, r#"{"op":"incr","path":"/n","value":1e308}"#, "too large");
+    refused(r#""l":[]"#, r#"{"op":"incr","path":"/l/-","value":1}"#, "nothing at the path");
+}
+
+#[test]
+fn move_takes_from_one_place_and_adds_to_another() {
+    becomes(r#""x":1"#, r#"{"op":"move","from":"/x","path":"/y"}"#, r#""y":1"#);
+    becomes(r#""x":1,"l":[0]"#, r#"{"op":"move","from":"/x","path":"/l/0"}"#, r#""l":[1,0]"#);
+    refused(r#""x":1"#, r#"{"op":"move","from":"/z","path":"/y"}"#, "nothing at the path '/z'");
+    refused(r#""x":{}"#, r#"{"op":"move","from":"/x","path":"/x/y"}"#, "inside its 'from'");
+}
+
+#[test]
+fn operations_see_what_the_ones_before_them_did() {
+    let operations = r#"{"op":"add","path":"/o","value":{}},{"op":"add","path":"/o/a","value":1},
+        {"op":"incr","path":"/o/a","value":1},{"op":"move","from":"/o/a","path":"/b"}"#;
+    becomes(r#""x":1"#, operations, r#""x":1,"o":{},"b":2"#);
+    let failing = r#"{"op":"add","path":"/y","value":1},{"op":"remove","path":"/z"}"#;
+    refused(r#""x":1"#, failing, "For operation 2:");
+}
+
+#[test]
+fn names_are_escaped_as_json_pointers_are() {
+    becomes(r#""x":1"#, r#"{"op":"add","path":"/a~1b~0c","value":1}"#, r#""x":1,"a/b~c":1"#);
+}
+
+#[test]
+fn what_identifies_an_item_cannot_be_patched() {
+    for path in ["/id", "/pk", "/pk/x", "/deep", "/deep/key", "/_ts", "/_etag", "/_rid"] {
+        refused(
+            r#""deep":{}"#,
+            &format!(r#"{{"op":"set","path":"{path}","value":1}}"#),
+            "cannot be patched",
+        );
+    }
+    refused(r#""x":1"#, r#"{"op":"move","from":"/pk","path":"/y"}"#, "cannot be patched");
+    becomes(
+        r#""deep":{"other":1}"#,
+        r#"{"op":"set","path":"/deep/other","value":2}"#,
+        r#""deep":{"other":2}"#,
+    );
+}
+
+#[test]
+fn malformed_requests_say_what_is_wrong() {
+    let invalid =
+        |text: &str| Patch::parse(text.as_bytes(), rules().key()).unwrap_err().to_string();
+    assert!(invalid("{").contains("malformed"));
+    assert!(invalid("5").contains("'operations'"));
+    assert!(invalid("{}").contains("'operations' must be an array"));
+    assert!(invalid(r#"{"operations":[]}"#).contains("at least one"));
+    let eleven = vec![r#"{"op":"remove","path":"/x"}"#; 11].join(",");
+    assert!(invalid(&format!(r#"{{"operations":[{eleven}]}}"#)).contains("exceeds the limit"));
+    for (operation, reason) in [
+        ("5", "text 'path'"),
+        (r#"{"op":"add","path":"/x"}"#, "needs a 'value'"),
+        (r#"{"op":"copy","path":"/x"}"#, "no operation 'copy'"),
+        (r#"{"op":"move","path":"/x"}"#, "text 'from'"),
+        (r#"{"op":"add","path":"x","value":1}"#, "must start with /"),
+        (r#"{"op":"add","path":"/","value":1}"#, "must start with /"),
+        (r#"{"op":"add","path":"","value":1}"#, "must start with /"),
+    ] {
+        assert!(invalid(&format!(r#"{{"operations":[{operation}]}}"#)).contains(reason));
+    }
+    let condition = r#"{"operations":[{"op":"remove","path":"/x"}],"condition":"#;
+    assert!(invalid(&format!(r"{condition}5}}")).contains("must be a string"));
+    assert!(invalid(&format!(r#"{condition}"where where"}}"#)).contains("condition is invalid"));
+}
+
+#[test]
+fn a_condition_is_judged_on_the_item_as_clients_see_it() {
+    let try_with = |condition: &str| {
+        let text = format!(
+            r#"{{"operations":[{{"op":"remove","path":"/x"}}],"condition":"{condition}"}}"#
+        );
+        let body = br#"{"id":"a","pk":1,"x":1}"#;
+        request(&text).carry_out(body, br#"{"id":"a","pk":1,"x":1,"_ts":5}"#).map(|_| ())
+    };
+    assert_eq!(try_with("from c where c.x = 1 and c._ts = 5"), Ok(()));
+    assert_eq!(try_with("from c where c.x = 2"), Err(PatchFailure::Condition));
+    assert_eq!(try_with("from c where c.missing"), Err(PatchFailure::Condition));
+    assert_eq!(try_with("from c"), Ok(()));
+}
+
+#[test]
+fn the_result_is_read_like_any_other_body() {
+    let text = r#"{"operations":[{"op":"set","path":"/ttl","value":60}]}"#;
+    let body = br#"{"id":"a","pk":1}"#;
+    let document = request(text).carry_out(body, body).unwrap();
+    assert_eq!(document.ttl, rules().parse(br#"{"ttl":60}"#).unwrap().document.ttl);
+    assert_eq!(document.indexed_values, 3);
+}
