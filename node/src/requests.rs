@@ -1,5 +1,10 @@
 //! What nodes ask of each other beside Raft, and how a request finds the node that can answer it.
 
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "every answer but the one asked for, of today or tomorrow, is a fault"
+)]
+
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::time::Duration;
@@ -160,10 +165,11 @@ impl Node {
         deadline: Instant,
     ) -> Result<PartitionResponse, RequestError> {
         let repeat = match &request {
-            PartitionRequest::Write(_) => Repeat::IfNotExecuted,
+            PartitionRequest::Write(_) | PartitionRequest::Clear(_) => Repeat::IfNotExecuted,
             PartitionRequest::Read(_)
             | PartitionRequest::Find(_)
             | PartitionRequest::Query(_)
+            | PartitionRequest::Changes(_)
             | PartitionRequest::SetTtlPolicy { .. }
             | PartitionRequest::Statistics => Repeat::Freely,
         };

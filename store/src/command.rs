@@ -8,7 +8,7 @@ use thiserror::Error;
 use crate::charge::Charge;
 use crate::document::Document;
 use crate::ids::{Etag, Lsn};
-use crate::item::{ItemKey, Stamp};
+use crate::item::{ItemKey, LogicalPartition, Stamp};
 use crate::patch::{PatchFailure, PatchRequest};
 use crate::time::ClockInterval;
 use crate::ttl::{InvalidTtl, PolicyEpoch, TtlPolicy};
@@ -36,6 +36,13 @@ pub enum Command {
     },
     /// Moves the partition clock, so that what has expired is dead for everybody.
     AdvanceClock,
+    /// Removes up to `limit` items of a logical partition.
+    Clear {
+        /// What all their keys begin with.
+        logical_partition: LogicalPartition,
+        /// The most items to remove.
+        limit: NonZeroU32,
+    },
     /// Removes up to `limit` items that are dead at the partition clock; apply decides which.
     Sweep {
         /// The most items to remove.
@@ -199,6 +206,13 @@ pub enum CommandEffect {
     PolicySet(PolicyEpoch),
     /// The clock moved, or stood already where it should.
     ClockAdvanced,
+    /// So many items of a logical partition were removed.
+    Cleared {
+        /// How many.
+        removed: u32,
+        /// True if there may be more.
+        more: bool,
+    },
     /// So many dead items were removed.
     Swept {
         /// How many.

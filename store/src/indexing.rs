@@ -103,6 +103,7 @@ pub fn complete(policy: Option<&Value>) -> Result<Value, InvalidPolicy> {
         policy.insert("includedPaths".into(), json!([{ "path": "/*" }]));
     }
     policy.entry("includedPaths").or_insert(json!([]));
+    drop_index_kinds(&mut policy);
     let mut excluded = match policy.get("excludedPaths") {
         Some(Value::Array(paths)) => paths.clone(),
         _ => Vec::new(),
@@ -114,6 +115,16 @@ pub fn complete(policy: Option<&Value>) -> Result<Value, InvalidPolicy> {
     let policy = Value::Object(policy);
     IndexRules::new(&policy)?;
     Ok(policy)
+}
+
+/// Index kinds of old: every included path has a range index, whatever was asked for.
+fn drop_index_kinds(policy: &mut Map<String, Value>) {
+    let included = policy.get_mut("includedPaths").and_then(Value::as_array_mut);
+    for path in included.into_iter().flatten() {
+        if let Some(path) = path.as_object_mut() {
+            path.shift_remove("indexes");
+        }
+    }
 }
 
 fn mode_of(policy: &Map<String, Value>) -> Result<IndexingMode, InvalidPolicy> {
@@ -311,7 +322,7 @@ mod tests {
             "excludedPaths": [{ "path": "/\"systemMetadata\"/*" }],
         })))
         .unwrap();
-        assert_eq!(policy["includedPaths"].as_array().unwrap().len(), 1);
+        assert_eq!(policy["includedPaths"], json!([{ "path": "/" }]));
         assert_eq!(policy["excludedPaths"].as_array().unwrap().len(), 2);
     }
 

@@ -16,6 +16,27 @@ use crate::ttl::ItemTtl;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ItemKey(#[serde(with = "serde_bytes")] Vec<u8>);
 
+/// What the keys of all items with one partition key value begin with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogicalPartition(#[serde(with = "serde_bytes")] Vec<u8>);
+
+impl LogicalPartition {
+    /// The logical partition of a complete partition key value.
+    pub fn new(place: &Place, key: &PartitionKey) -> Self {
+        Self(ItemKey::logical_partition(place, key))
+    }
+
+    /// The slot of the hash space.
+    pub fn slot(&self) -> u8 {
+        *self.0.first().expect("a logical partition starts with its slot")
+    }
+
+    /// True if it starts with a slot at all: what a decoder must check.
+    pub fn is_valid(&self) -> bool {
+        !self.0.is_empty()
+    }
+}
+
 /// An item key taken apart.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ItemKeyParts {
@@ -291,6 +312,11 @@ impl ContainerKeys {
         };
         let start = bound(slots.start).expect("a run of slots starts inside the hash space");
         KeyRange { table, start, end: bound(slots.end) }
+    }
+
+    /// The rows of `Table::Items` of a logical partition.
+    pub fn rows_of(self, partition: &LogicalPartition) -> KeyRange {
+        KeyRange::prefix(Table::Items, self.key(&partition.0, 0))
     }
 
     /// The rows of `Table::Items` with this partition key value or prefix of one.

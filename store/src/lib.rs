@@ -8,6 +8,7 @@
 //! 4. `ttl` decides, everywhere by the same rule, whether an item still exists.
 
 pub mod catalog;
+pub mod change_feed;
 pub mod charge;
 pub mod codec;
 pub mod command;

@@ -163,7 +163,9 @@ impl Patch {
                 Some(Value::Array(listed)) => (listed, request.get("condition")),
                 _ => return Err(malformed("'operations' must be an array")),
             },
-            _ => return Err(malformed("it must be an object with 'operations'")),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
+                return Err(malformed("it must be an object with 'operations'"));
+            }
         };
         if listed.is_empty() {
             return Err(InvalidPatch::Empty);
@@ -213,10 +215,12 @@ impl Operation {
             "set" => Change::Set(value()?),
             "replace" => Change::Replace(value()?),
             "remove" => Change::Remove,
-            "incr" | "increment" => match value()? {
-                Value::Number(by) => Change::Increment(by),
-                _ => return Err(malformed("'incr' needs a number as 'value'")),
-            },
+            "incr" | "increment" => {
+                let Value::Number(by) = value()? else {
+                    return Err(malformed("'incr' needs a number as 'value'"));
+                };
+                Change::Increment(by)
+            }
             "move" => Change::Move(Path::parse(text("from")?)?),
             other => return Err(malformed(&format!("there is no operation '{other}'"))),
         };

@@ -8,15 +8,16 @@ use std::fmt::Write as _;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use ephemeris_store::change_feed::{FeedOutcome, FeedStart, read_changes};
 use ephemeris_store::codec;
 use ephemeris_store::command::{
     Action, Command, CommandEffect, ItemWrite, Outcome, Precondition, Proposal,
 };
 use ephemeris_store::document::{DocumentRules, IdField};
 use ephemeris_store::engine::{Engine as _, MemoryEngine, Table};
-use ephemeris_store::ids::{ContainerNumber, DatabaseNumber, Etag, GroupId, ItemId};
+use ephemeris_store::ids::{ContainerNumber, DatabaseNumber, Etag, GroupId, ItemId, Lsn};
 use ephemeris_store::indexing::{self, IndexRules};
-use ephemeris_store::item::{FeedRow, ItemKey};
+use ephemeris_store::item::{FeedRow, ItemKey, LogicalPartition};
 use ephemeris_store::machine::{Entry, LogId, Machine};
 use ephemeris_store::partition::{Partition, PartitionSpec};
 use ephemeris_store::partition_key::{KeyDefinition, KeyKind, PartitionKey, SlotRange};
@@ -24,7 +25,7 @@ use ephemeris_store::patch::PatchRequest;
 use ephemeris_store::query::{
     CompiledQuery, PageLimits, PageOutcome, Parameters, Projection, Scope, Value, run_page,
 };
-use ephemeris_store::time::{ClockInterval, Millis};
+use ephemeris_store::time::{ClockInterval, Millis, Seconds};
 use ephemeris_store::ttl::{Life, PolicyEpoch, TimeToLive, TtlPolicy};
 use goldenscript::{ArgumentConsumer, Command as Line, Context};
 use test_each_file::test_each_path;
@@ -196,6 +197,45 @@ impl Runner {
         self.describe_writes(&labels, &outcome)
     }
 
+    /// `changes [after=LSN|since=SECOND|now=] [rows=N]`: a page of the change feed.
+    fn changes(&mut self, args: &mut ArgumentConsumer<'_>) -> Answer {
+        let start = match (args.take_key("after"), args.take_key("since"), args.take_key("now")) {
+            (Some(lsn), _, _) => FeedStart::After(Lsn(lsn.parse()?)),
+            (None, Some(second), _) => FeedStart::At(Seconds(second.parse()?)),
+            (None, None, Some(_)) => FeedStart::Now,
+            (None, None, None) => FeedStart::Beginning,
+        };
+        let rows = args.take_key("rows").map_or(Ok(100), str::parse)?;
+        let limits = PageLimits { rows, bytes: usize::MAX, items: usize::MAX };
+        let (view, spec) = (self.partition.snapshot(), *self.partition.spec());
+        let (key, scope, hi) = (self.rules.key(), Scope::default(), self.now.hi());
+        match read_changes(&view, &spec, key, start, &scope, limits, hi)? {
+            FeedOutcome::InDoubt(expiry) => Ok(format!("in doubt since {expiry}\n")),
+            FeedOutcome::Page(page) => {
+                let mut text = String::new();
+                for row in &page.rows {
+                    let row: serde_json::Value = serde_json::from_slice(row)?;
+                    writeln!(text, "{} written at {}", row["id"], row["_lsn"])?;
+                }
+                let end = if page.more { "more" } else { "no more" };
+                writeln!(text, "through {}, {end}", page.through)?;
+                Ok(text)
+            }
+        }
+    }
+
+    /// `clear [limit=N]`: removes the items of the script's only partition key.
+    fn clear(&mut self, args: &mut ArgumentConsumer<'_>) -> Answer {
+        let limit = args.take_key("limit").map_or(Ok(NonZeroU32::MAX), str::parse)?;
+        let value = PartitionKey::parse("[\"p\"]").expect("a valid key");
+        let logical_partition = LogicalPartition::new(&self.rules.key().place(&value), &value);
+        let outcome = self.propose(Command::Clear { logical_partition, limit })?;
+        let CommandEffect::Cleared { removed, more } = outcome.effect else {
+            panic!("{outcome:?}")
+        };
+        Ok(format!("cleared {removed}{}\n", if more { ", more" } else { "" }))
+    }
+
     fn describe_writes(&mut self, labels: &[(String, String)], outcome: &Outcome) -> Answer {
         let CommandEffect::Write(result) = &outcome.effect else { panic!("{outcome:?}") };
         let mut text = String::new();
@@ -361,6 +401,8 @@ impl goldenscript::Runner for Runner {
             "sweep" => return self.sweep(args),
             "query" => return self.query(args),
             "insert" => self.insert(&mut args),
+            "changes" => self.changes(&mut args),
+            "clear" => self.clear(&mut args),
             "rows" => self.rows(),
             "read" => self.read(&mut args),
             "transaction" => self.transaction(&mut args),

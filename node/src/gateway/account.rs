@@ -5,7 +5,6 @@ use ephemeris_store::charge::Charge;
 use ephemeris_store::ids::NodeId;
 use serde_json::{Value, json};
 
-use super::error::Failure;
 use super::reply::Reply;
 use super::{Call, Gateway};
 
@@ -13,7 +12,7 @@ use super::{Call, Gateway};
 const ACCOUNT: &str = "ephemeris";
 
 /// Answers `GET /`.
-pub(crate) fn read(gateway: &Gateway, call: &Call) -> Result<Reply, Failure> {
+pub(crate) fn read(gateway: &Gateway, call: &Call) -> Reply {
     let locations = locations(gateway, call.headers.raw());
     let document = json!({
         "id": ACCOUNT,
@@ -34,7 +33,7 @@ pub(crate) fn read(gateway: &Gateway, call: &Call) -> Result<Reply, Failure> {
         "enablePerPartitionFailoverBehavior": false,
         "queryEngineConfiguration": query_engine_configuration().to_string(),
     });
-    Ok(Reply::json(StatusCode::OK, document.to_string()).charge(Charge::METADATA_READ))
+    Reply::json(StatusCode::OK, document.to_string()).charge(Charge::METADATA_READ)
 }
 
 fn replication(gateway: &Gateway) -> Value {

@@ -32,8 +32,8 @@ const HYBRID_ROW: u8 = 0x81;
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Operation<'a> {
-    #[serde(borrow)]
-    operation_type: Cow<'a, str>,
+    #[serde(borrow, rename = "operationType")]
+    kind: Cow<'a, str>,
     #[serde(borrow)]
     id: Option<Cow<'a, str>>,
     #[serde(borrow)]
@@ -114,7 +114,7 @@ fn partition_key(call: &Call, resolved: &Resolved) -> Result<PartitionKey, ApiEr
 impl Operation<'_> {
     fn prepare(&self, resolved: &Resolved, key: &PartitionKey) -> Result<Prepared, ApiError> {
         let rules = resolved.container.definition.rules();
-        let (id, action, body) = match self.operation_type.to_ascii_lowercase().as_str() {
+        let (id, action, body) = match self.kind.to_ascii_lowercase().as_str() {
             "create" => self.store(resolved, key, Action::Create)?,
             "upsert" => self.store(resolved, key, Action::Upsert)?,
             "replace" => {

@@ -27,6 +27,8 @@ use crate::requests::RequestError;
 const PLANS_MAX: usize = 5;
 const BYTES_PER_KB: u64 = 1024;
 
+const INDEX_PROGRESS: HeaderName =
+    HeaderName::from_static("x-ms-documentdb-collection-index-transformation-progress");
 const RESOURCE_QUOTA: HeaderName = HeaderName::from_static("x-ms-resource-quota");
 const RESOURCE_USAGE: HeaderName = HeaderName::from_static("x-ms-resource-usage");
 
@@ -117,12 +119,10 @@ async fn set_policy(
         gateway.node.ask_partition(partition.group, request, call.deadline)
     });
     for response in join_all(requests).await {
-        match response? {
-            PartitionResponse::PolicySet(in_force) => {
-                assert!(in_force >= epoch, "a policy that was set is in force, or a newer one");
-            }
-            _ => unreachable!("a partition answers what it was asked"),
-        }
+        let PartitionResponse::PolicySet(in_force) = response? else {
+            unreachable!("a partition answers what it was asked")
+        };
+        assert!(in_force >= epoch, "a policy that was set is in force, or a newer one");
     }
     Ok(())
 }
@@ -159,10 +159,10 @@ async fn statistics(
     });
     let mut statistics = Vec::with_capacity(partitions.len());
     for response in join_all(requests).await {
-        match response? {
-            PartitionResponse::Statistics(partition) => statistics.push(partition),
-            _ => unreachable!("a partition answers what it was asked"),
-        }
+        let PartitionResponse::Statistics(partition) = response? else {
+            unreachable!("a partition answers what it was asked")
+        };
+        statistics.push(partition);
     }
     Ok(statistics)
 }
@@ -187,6 +187,8 @@ fn with_quota(reply: Reply, statistics: &[PartitionStatistics]) -> Reply {
     let mb = kb.div_ceil(BYTES_PER_KB);
     let usage =
         format!("documentSize={mb};documentsSize={kb};documentsCount={items};collectionSize={kb};");
+    // There is no index that could be behind.
+    let reply = reply.header(INDEX_PROGRESS, "100");
     reply.header(RESOURCE_USAGE, &usage).header(RESOURCE_QUOTA, "documentsCount=-1;")
 }
 

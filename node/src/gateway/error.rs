@@ -198,7 +198,9 @@ impl From<CatalogRefusal> for ApiError {
         match refusal {
             CatalogRefusal::NotFound => ApiError::NotFound(message),
             CatalogRefusal::OwnerNotFound => ApiError::OwnerNotFound,
-            CatalogRefusal::Conflict => ApiError::Conflict(message),
+            CatalogRefusal::Conflict | CatalogRefusal::AnotherDirectory { .. } => {
+                ApiError::Conflict(message)
+            }
             CatalogRefusal::PreconditionFailed => ApiError::PreconditionFailed,
             CatalogRefusal::Immutable(property) if property == "uniqueKeyPolicy" => {
                 ApiError::Forbidden(message)
@@ -206,7 +208,6 @@ impl From<CatalogRefusal> for ApiError {
             CatalogRefusal::Immutable(_) => ApiError::BadRequest(message),
             CatalogRefusal::Limit(_) => ApiError::Forbidden(message),
             CatalogRefusal::StalePlan => ApiError::NotExecuted(message),
-            CatalogRefusal::AnotherDirectory { .. } => ApiError::Conflict(message),
         }
     }
 }

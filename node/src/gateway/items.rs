@@ -8,7 +8,7 @@ use ephemeris_store::charge::Charge;
 use ephemeris_store::command::{Action, Effect, ItemWrite, Precondition, Refused, Written};
 use ephemeris_store::document::{Document, IdField, ParsedDocument};
 use ephemeris_store::ids::{ItemId, Lsn};
-use ephemeris_store::item::{ItemKey, client_json};
+use ephemeris_store::item::{ItemKey, LogicalPartition, client_json};
 use ephemeris_store::partition_key::{
     Component, InvalidKey, KeyDefinition, KeyKind, PartitionKey, VALUE_BYTES_MAX,
 };
@@ -164,6 +164,33 @@ pub(crate) async fn patch(
     Ok(reply.charge(written.charge).etag(written.stamp.etag).data(headers))
 }
 
+/// `POST /dbs/d/colls/c/operations/partitionkeydelete`: removes all items with one partition key.
+pub(crate) async fn clear(
+    gateway: &Gateway,
+    call: &Call,
+    path: &ContainerPath,
+) -> Result<Reply, Failure> {
+    let resolved = gateway.container(call, path).await?;
+    let definition = resolved.container.definition.key();
+    let key = call.headers.partition_key()?.ok_or_else(|| {
+        let message = "The partition key must be supplied in the header \
+                       x-ms-documentdb-partitionkey for this operation.";
+        ApiError::BadRequest(message.to_string())
+    })?;
+    if key.check_complete(definition).is_err() {
+        return Err(ApiError::KeyMismatch.into());
+    }
+    let logical_partition = LogicalPartition::new(&definition.place(&key), &key);
+    let partition = resolved.partition(logical_partition.slot())?.clone();
+    let request = PartitionRequest::Clear(logical_partition);
+    let response = gateway.node.ask_partition(partition.group, request, call.deadline).await?;
+    let PartitionResponse::Cleared(lsn) = response else {
+        unreachable!("clearing is answered with where it ended");
+    };
+    let headers = resolved.headers().at(partition.range, lsn);
+    Ok(Reply::empty(StatusCode::OK).charge(Charge::METADATA_READ).data(headers))
+}
+
 fn missing(headers: DataHeaders) -> Failure {
     let refusal = ephemeris_store::command::Refusal::NotFound;
     let mut failure = Failure::charged(refusal, Charge::NOT_FOUND);
@@ -248,11 +275,9 @@ pub(crate) async fn locate(
     }
     let definition = resolved.container.definition.key();
     let key = call.headers.partition_key()?.ok_or_else(|| {
-        ApiError::BadRequest(
-            "The partition key must be supplied in the header x-ms-documentdb-partitionkey for \
-             this operation."
-                .to_string(),
-        )
+        let message = "The partition key must be supplied in the header \
+                       x-ms-documentdb-partitionkey for this operation.";
+        ApiError::BadRequest(message.to_string())
     })?;
     if key.check_complete(definition).is_err() {
         return Err(ApiError::KeyMismatch.into());

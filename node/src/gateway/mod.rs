@@ -10,6 +10,7 @@
 mod account;
 mod auth;
 mod batch;
+mod change_feed;
 mod containers;
 mod continuation;
 mod databases;
@@ -152,13 +153,13 @@ pub(crate) async fn handle(State(gateway): State<Gateway>, request: Request) -> 
     response
 }
 
-/// The client's name for the request, or one of ours.
+/// The client's name for the request, or one of ours: a random UUID, of version 4.
 fn activity_id(parts: &Parts) -> HeaderValue {
     parts.headers.get("x-ms-activity-id").cloned().unwrap_or_else(|| {
-        let n: u128 = rand::random();
-        let (a, b, c) = (n >> 96, (n >> 80) & 0xFFFF, (n >> 64) & 0x0FFF);
-        let (d, e) = ((n >> 48) & 0x3FFF | 0x8000, n & 0xFFFF_FFFF_FFFF);
-        let id = format!("{a:08x}-{b:04x}-4{c:03x}-{d:04x}-{e:012x}");
+        let bits: u128 = rand::random();
+        let (low, middle, high) = (bits >> 96, (bits >> 80) & 0xFFFF, (bits >> 64) & 0x0FFF);
+        let (sequence, node) = ((bits >> 48) & 0x3FFF | 0x8000, bits & 0xFFFF_FFFF_FFFF);
+        let id = format!("{low:08x}-{middle:04x}-4{high:03x}-{sequence:04x}-{node:012x}");
         HeaderValue::from_str(&id).expect("hexadecimal digits are a header value")
     })
 }
@@ -253,7 +254,7 @@ async fn read_body(parts: &Parts, body: Body) -> Result<Bytes, ApiError> {
 async fn dispatch(gateway: &Gateway, call: &Call, target: &Target) -> Result<Reply, Failure> {
     match target {
         Target::Account => match call.verb {
-            Verb::Get => account::read(gateway, call),
+            Verb::Get => Ok(account::read(gateway, call)),
             Verb::Post | Verb::Put | Verb::Patch | Verb::Delete => Err(call.not_allowed()),
         },
         Target::Databases => match call.verb {
@@ -309,6 +310,10 @@ async fn dispatch(gateway: &Gateway, call: &Call, target: &Target) -> Result<Rep
             let rid = ephemeris_store::ids::ResourceId::Database(database.number).to_string();
             empty_feed(gateway, call, (&rid, "Users"))
         }
+        Target::Clear(path) => match call.verb {
+            Verb::Post => items::clear(gateway, call, path).await,
+            Verb::Get | Verb::Put | Verb::Patch | Verb::Delete => Err(call.not_allowed()),
+        },
         Target::Conflicts(path) => {
             let container = gateway.container(call, path).await?.container.number;
             let rid = ephemeris_store::ids::ResourceId::Container(container).to_string();
@@ -335,7 +340,10 @@ async fn dispatch_items(
     path: &ContainerPath,
 ) -> Result<Reply, Failure> {
     match call.verb {
-        Verb::Get => query::read_feed(gateway, call, path).await,
+        Verb::Get => match call.headers.text("a-im")? {
+            Some(feed) => change_feed::read(gateway, call, path, feed).await,
+            None => query::read_feed(gateway, call, path).await,
+        },
         Verb::Post => match call.headers.post_kind() {
             PostKind::Query => query::query(gateway, call, path).await,
             PostKind::Create => items::create(gateway, call, path).await,

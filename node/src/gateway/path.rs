@@ -39,6 +39,8 @@ pub(crate) enum Target {
     Item(ContainerPath, String),
     /// `…/pkranges`
     Ranges(ContainerPath),
+    /// `…/operations/partitionkeydelete`
+    Clear(ContainerPath),
     /// `…/conflicts`
     Conflicts(ContainerPath),
     /// `…/sprocs`, `…/triggers`, `…/udfs`
@@ -134,7 +136,7 @@ fn below_container(container: ContainerPath, below: &[&str]) -> Option<Target> {
         ["docs", _, "attachments", ..] => Target::NotServed("Attachments"),
         ["pkranges"] => Target::Ranges(container),
         ["conflicts"] => Target::Conflicts(container),
-        ["operations", "partitionkeydelete"] => Target::NotServed("Delete by partition key"),
+        ["operations", "partitionkeydelete"] => Target::Clear(container),
         [kind] => Target::Scripts(container, script_kind(kind)?),
         [kind, name] => Target::Script(container, script_kind(kind)?, (*name).to_string()),
         _ => return None,

@@ -30,11 +30,11 @@ use crate::clock;
 use crate::partition::{PartitionRequest, PartitionResponse, QueryRequest};
 
 /// Bytes of rows in a page.
-const PAGE_BYTES_MAX: usize = 4 << 20;
+pub(crate) const PAGE_BYTES_MAX: usize = 4 << 20;
 /// Least bytes of rows one of many partitions may send for a sorted page.
 const SHARE_BYTES_MIN: usize = 64 << 10;
 /// Items a partition looks at for one page.
-const ITEMS_MAX: usize = 100_000;
+pub(crate) const ITEMS_MAX: usize = 100_000;
 /// Partitions asked at the same time.
 const FAN_OUT_MAX: usize = 8;
 /// A page ends when this part of the request's time is over.
@@ -134,9 +134,6 @@ pub(crate) async fn read_feed(
     call: &Call,
     path: &ContainerPath,
 ) -> Result<Reply, Failure> {
-    if call.headers.text("a-im")?.is_some() {
-        return Err(ApiError::NotSupported("The change feed".to_string()).into());
-    }
     let resolved = gateway.container(call, path).await?;
     run(gateway, call, &resolved, None, &CompiledQuery::everything()).await
 }
@@ -189,7 +186,10 @@ async fn run(
 }
 
 /// The partition key the query is about; a hierarchical one may be a prefix.
-fn key_scope(call: &Call, resolved: &Resolved) -> Result<Option<PartitionKey>, ApiError> {
+pub(crate) fn key_scope(
+    call: &Call,
+    resolved: &Resolved,
+) -> Result<Option<PartitionKey>, ApiError> {
     let Some(key) = call.headers.partition_key()? else { return Ok(None) };
     let paths = resolved.container.definition.key().paths.len();
     if key.0.len() > paths {
@@ -262,6 +262,8 @@ impl Run<'_> {
             PartitionResponse::Written { .. }
             | PartitionResponse::Read { .. }
             | PartitionResponse::Found(_)
+            | PartitionResponse::Changes { .. }
+            | PartitionResponse::Cleared(_)
             | PartitionResponse::PolicySet(_)
             | PartitionResponse::Statistics(_) => unreachable!("a query is answered with a page"),
         }

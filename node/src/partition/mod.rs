@@ -4,10 +4,11 @@ mod replica;
 mod service;
 mod sweeper;
 
+use ephemeris_store::change_feed::{FeedPage, FeedStart};
 use ephemeris_store::command::{ItemWrite, Refused, Written};
 use ephemeris_store::ids::{ItemNumber, NodeId};
 use ephemeris_store::ids::{Lsn, ReplicaId};
-use ephemeris_store::item::{Item, ItemKey, Stamp};
+use ephemeris_store::item::{Item, ItemKey, LogicalPartition, Stamp};
 use ephemeris_store::query::{Page, PageLimits, Parameters, QueryError, Resume, Scope};
 use ephemeris_store::ttl::{PolicyEpoch, TtlPolicy};
 use serde::{Deserialize, Serialize};
@@ -34,6 +35,10 @@ pub(crate) enum PartitionRequest {
         /// The policy.
         policy: TtlPolicy,
     },
+    /// Reads a page of changes.
+    Changes(Box<ChangesRequest>),
+    /// Removes all items of a logical partition.
+    Clear(LogicalPartition),
     /// How much there is.
     Statistics,
 }
@@ -47,6 +52,17 @@ pub(crate) struct QueryRequest {
     pub(crate) scope: Scope,
     /// Where to go on.
     pub(crate) resume: Option<Resume>,
+    /// How much to return.
+    pub(crate) limits: PageLimits,
+}
+
+/// One page of the change feed of one partition.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ChangesRequest {
+    /// Where to begin.
+    pub(crate) start: FeedStart,
+    /// Which items it is about.
+    pub(crate) scope: Scope,
     /// How much to return.
     pub(crate) limits: PageLimits,
 }
@@ -79,6 +95,15 @@ pub(crate) enum PartitionResponse {
     },
     /// The query cannot be answered, here or anywhere.
     QueryRefused(QueryError),
+    /// A page of changes.
+    Changes {
+        /// The last entry applied when it was read.
+        lsn: Lsn,
+        /// The page.
+        page: FeedPage,
+    },
+    /// The logical partition is empty; the last entry that removed something.
+    Cleared(Lsn),
     /// The policy in force.
     PolicySet(PolicyEpoch),
     /// How much there is.

@@ -23,6 +23,9 @@ const FORM_DELAY: Duration = Duration::from_secs(3);
 /// How often a leader compares what is with what should be.
 const RECONCILE_EVERY: Duration = Duration::from_millis(500);
 
+/// Pause before a leader that does not take entries yet tries again.
+const SETTLE_RETRY: Duration = Duration::from_millis(20);
+
 /// What replicas need of the node.
 #[derive(Clone)]
 pub(crate) struct ReplicaContext {
@@ -189,10 +192,11 @@ impl Actor {
         let executor = self.context.storage.executor;
         tasks.spawn("leader", async move {
             let group = duties.service.group();
-            // What earlier leaders left is applied before anything is decided.
-            if let Err(error) = group.settle().await {
-                debug!(group = %group.group(), term, %error, "the term ended at once");
-                return;
+            // What earlier leaders left is applied before anything is decided. A leader is told so a
+            // moment before it takes entries; the retries end with the term, which ends this task.
+            while let Err(error) = group.settle().await {
+                debug!(group = %group.group(), term, %error, "the term has not settled yet");
+                tokio::time::sleep(SETTLE_RETRY).await;
             }
             tokio::join!(sweeper::run(service, clock, executor, term), duties.run());
         });

@@ -4,13 +4,15 @@
 //! have expired and the log does not say so yet, wait until it surely has, advance the partition
 //! clock through the log, and look again. So a 404 for expiry is always backed by the log.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use ephemeris_raft::{Executor, Group, ProposeError, ReadError};
+use ephemeris_store::change_feed::{FeedOutcome, FeedStart, read_changes};
 use ephemeris_store::codec;
 use ephemeris_store::command::{Command, CommandEffect, ItemWrite, Outcome, Proposal};
 use ephemeris_store::engine::Fault;
-use ephemeris_store::item::ItemKey;
+use ephemeris_store::item::{ItemKey, LogicalPartition};
 use ephemeris_store::partition::Partition;
 use ephemeris_store::query::{CompiledQuery, PageOutcome, run_page};
 use ephemeris_store::time::Millis;
@@ -18,13 +20,17 @@ use ephemeris_store::ttl::{Life, PolicyEpoch, TtlPolicy};
 use tokio::sync::Mutex;
 
 use super::{
-    PartitionError, PartitionRequest, PartitionResponse, PartitionStatistics, QueryRequest,
+    ChangesRequest, PartitionError, PartitionRequest, PartitionResponse, PartitionStatistics,
+    QueryRequest,
 };
 use crate::clock::{self, SharedClock};
 use crate::placement::Directory;
 
 /// How often a read looks again after advancing the clock: an item can be written anew meanwhile.
 const LOOKS_MAX: u32 = 5;
+
+/// Items removed by one entry when a logical partition is cleared: bounds the time of one apply.
+const CLEARED_AT_ONCE: NonZeroU32 = NonZeroU32::new(256).expect("not zero");
 
 /// A partition that may be led from here. Clones share it.
 #[derive(Clone)]
@@ -81,6 +87,8 @@ impl PartitionService {
                 Ok(PartitionResponse::Found(self.group.machine().find(number)?))
             }
             PartitionRequest::Query(request) => self.query(*request).await,
+            PartitionRequest::Changes(request) => self.changes(*request).await,
+            PartitionRequest::Clear(logical_partition) => self.clear(logical_partition).await,
             PartitionRequest::SetTtlPolicy { epoch, policy } => {
                 self.set_ttl_policy(epoch, policy).await.map(PartitionResponse::PolicySet)
             }
@@ -122,6 +130,7 @@ impl PartitionService {
             }
             CommandEffect::PolicySet(_)
             | CommandEffect::ClockAdvanced
+            | CommandEffect::Cleared { .. }
             | CommandEffect::Swept { .. } => unreachable!("a write answers with what it wrote"),
         }
     }
@@ -216,6 +225,67 @@ impl PartitionService {
         }
     }
 
+    /// Reads changes; a page is empty only if there are none.
+    async fn changes(&self, request: ChangesRequest) -> Result<PartitionResponse, PartitionError> {
+        self.check_ready()?;
+        self.group.read_barrier().await?;
+        let spec = *self.group.machine().spec();
+        let directory = self.directory.current();
+        let Some(container) = directory.container(spec.container) else {
+            return Err(PartitionError::NotHere);
+        };
+        let key = container.definition.key().clone();
+        let ChangesRequest { mut start, scope, limits } = request;
+        let scope = Arc::new(scope);
+        let mut instant = None;
+        loop {
+            let view = self.group.machine().snapshot();
+            let lsn = view.state().lsn();
+            let hi = match instant.take() {
+                None => self.clock.now().hi(),
+                Some(()) => view.state().ttl().clock(),
+            };
+            let (scope, key) = (scope.clone(), key.clone());
+            let read = move || read_changes(&view, &spec, &key, start, &scope, limits, hi);
+            match self.executor.run(read).await? {
+                FeedOutcome::Page(page) if page.rows.is_empty() && page.more => {
+                    start = FeedStart::After(page.through);
+                }
+                FeedOutcome::Page(page) => return Ok(PartitionResponse::Changes { lsn, page }),
+                FeedOutcome::InDoubt(_) => {
+                    metrics::counter!("ttl_doubt_waits_total").increment(1);
+                    self.advance_clock(hi).await?;
+                    instant = Some(());
+                }
+            }
+        }
+    }
+
+    /// Removes a logical partition's items, some with every entry, until there are none.
+    async fn clear(
+        &self,
+        logical_partition: LogicalPartition,
+    ) -> Result<PartitionResponse, PartitionError> {
+        self.check_ready()?;
+        loop {
+            let logical_partition = logical_partition.clone();
+            let command = Command::Clear { logical_partition, limit: CLEARED_AT_ONCE };
+            let outcome = self.propose(command).await?;
+            match outcome.effect {
+                CommandEffect::Cleared { more: true, .. } => {}
+                CommandEffect::Cleared { more: false, .. } => {
+                    return Ok(PartitionResponse::Cleared(outcome.lsn));
+                }
+                CommandEffect::Write(_)
+                | CommandEffect::PolicySet(_)
+                | CommandEffect::ClockAdvanced
+                | CommandEffect::Swept { .. } => {
+                    unreachable!("clearing answers with what it removed")
+                }
+            }
+        }
+    }
+
     /// Sets the policy; answers which is in force, which may be a newer one.
     pub(crate) async fn set_ttl_policy(
         &self,
@@ -227,6 +297,7 @@ impl PartitionService {
             CommandEffect::PolicySet(in_force) => Ok(in_force),
             CommandEffect::Write(_)
             | CommandEffect::ClockAdvanced
+            | CommandEffect::Cleared { .. }
             | CommandEffect::Swept { .. } => unreachable!("a policy change answers with its epoch"),
         }
     }

@@ -1,8 +1,10 @@
 //! Deletes expired items, on the leader only, when there is something to delete.
 //!
-//! 1. Learn when the next item falls due.  2. Wait until it surely has.  3. Propose `Sweep`.
-//! 4. Every replica removes the same dead items while applying.  5. Rest, so that sweeping takes at
-//! most a tenth of the time.
+//! 1. Learn when the next item falls due.
+//! 2. Wait until it surely has.
+//! 3. Propose `Sweep`.
+//! 4. Every replica removes the same dead items while applying.
+//! 5. Rest, so that sweeping takes at most a tenth of the time.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -66,7 +68,6 @@ async fn wait_until_due(service: &PartitionService, clock: &SharedClock, executo
                 let left =
                     Duration::from_millis(due.start().0 - clock.now().lo().0.min(due.start().0));
                 tokio::time::sleep(left.min(LOOK_EVERY)).await;
-                continue;
             }
             None => tokio::time::sleep(LOOK_EVERY).await,
         }

@@ -1,5 +1,7 @@
 //! Applying log entries: the only place where items change.
 
+use std::num::NonZeroU32;
+
 use super::{Partition, PartitionState};
 use crate::charge::Charge;
 use crate::codec;
@@ -10,7 +12,7 @@ use crate::command::{
 use crate::document::Document;
 use crate::engine::{Batch, Fault, Table};
 use crate::ids::{Etag, ItemNumber, Lsn};
-use crate::item::{FeedPosition, FeedRow, Item, ItemKey, Stamp, feed_key};
+use crate::item::{FeedPosition, FeedRow, Item, ItemKey, LogicalPartition, Stamp, feed_key};
 use crate::machine::{self, Entry, LogId, Membership, MetaTag};
 use crate::patch::{PatchFailure, PatchRequest};
 use crate::time::Seconds;
@@ -107,6 +109,7 @@ impl Draft<'_> {
                 Ok(CommandEffect::PolicySet(self.state.ttl.epoch()))
             }
             Command::AdvanceClock => Ok(CommandEffect::ClockAdvanced),
+            Command::Clear { logical_partition, limit } => self.clear(&logical_partition, limit),
             Command::Sweep { limit } => self.sweep(limit),
         }
     }
@@ -242,6 +245,29 @@ impl Draft<'_> {
             }
             TtlField::Invalid(_) | TtlField::Absent | TtlField::Valid(_) => Ok(()),
         }
+    }
+
+    /// Removes the first items of a logical partition, dead or alive.
+    fn clear(
+        &mut self,
+        logical_partition: &LogicalPartition,
+        limit: NonZeroU32,
+    ) -> Result<CommandEffect, Fault> {
+        let partition = self.partition;
+        if !logical_partition.is_valid() || !partition.spec.slots.contains(logical_partition.slot())
+        {
+            return Ok(CommandEffect::Cleared { removed: 0, more: false });
+        }
+        let mut removed = 0;
+        for row in partition.engine.scan(&partition.keys.rows_of(logical_partition)) {
+            if removed == limit.get() {
+                return Ok(CommandEffect::Cleared { removed, more: true });
+            }
+            let (key, row) = row?;
+            self.remove(&partition.keys.item_of(&key)?, &Item::decode(row)?);
+            removed += 1;
+        }
+        Ok(CommandEffect::Cleared { removed, more: false })
     }
 
     fn is_dead(&self, item: &Item) -> bool {

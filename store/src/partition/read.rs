@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Partition, PartitionState};
-use crate::engine::{Fault, KeyRange, Read, Row, Table};
+use crate::engine::{Fault, KeyRange, Read, Row, Rows, Table};
 use crate::ids::{ItemNumber, Lsn};
 use crate::item::{ContainerKeys, Item, ItemKey};
 use crate::time::Millis;
@@ -99,6 +99,17 @@ impl PartitionView {
             let (key, value): Row = row?;
             Ok((self.keys.item_of(&key)?, Item::decode(value)?))
         })
+    }
+
+    /// The stored version of an item, dead or alive.
+    pub fn item(&self, key: &ItemKey) -> Result<Option<Item>, Fault> {
+        let row = self.read.get(Table::Items, &self.keys.item(key))?;
+        row.map(Item::decode).transpose()
+    }
+
+    /// The rows of a range, one after the other.
+    pub fn scan(&self, range: &KeyRange) -> Rows<'_> {
+        self.read.scan(range)
     }
 
     /// The rows of any table, as they are: for tests and tools.

@@ -138,7 +138,7 @@ fn malformed_requests_say_what_is_wrong() {
     assert!(invalid("5").contains("'operations'"));
     assert!(invalid("{}").contains("'operations' must be an array"));
     assert!(invalid(r#"{"operations":[]}"#).contains("at least one"));
-    let eleven = vec![r#"{"op":"remove","path":"/x"}"#; 11].join(",");
+    let eleven = [r#"{"op":"remove","path":"/x"}"#; 11].join(",");
     assert!(invalid(&format!(r#"{{"operations":[{eleven}]}}"#)).contains("exceeds the limit"));
     for (operation, reason) in [
         ("5", "text 'path'"),

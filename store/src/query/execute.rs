@@ -25,6 +25,21 @@ pub struct Scope {
     pub epks: Option<(Epk, Epk)>,
 }
 
+impl Scope {
+    /// True if an item is one of those.
+    pub fn admits(&self, item: &ItemKey, definition: &KeyDefinition) -> Result<bool, Fault> {
+        if self.key.is_none() && self.epks.is_none() {
+            return Ok(true);
+        }
+        let parts = item.parts(definition.paths.len());
+        let parts = parts.map_err(|error| Fault::corrupt("items", error))?;
+        let has_key = self.key.as_ref().is_none_or(|key| parts.key.0.starts_with(&key.0));
+        let in_range =
+            self.epks.as_ref().is_none_or(|(start, end)| *start <= parts.epk && parts.epk < *end);
+        Ok(has_key && in_range)
+    }
+}
+
 /// How much one page may be.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct PageLimits {
@@ -137,12 +152,7 @@ impl Source<'_> {
         if prefix.is_none() && scope.epks.is_none() {
             return Ok(true);
         }
-        let parts = item.parts(self.key.paths.len());
-        let parts = parts.map_err(|error| Fault::corrupt("items", error))?;
-        let in_prefix = prefix.is_none_or(|prefix| parts.key.0.starts_with(&prefix.0));
-        let in_epks =
-            scope.epks.as_ref().is_none_or(|(start, end)| *start <= parts.epk && parts.epk < *end);
-        Ok(in_prefix && in_epks)
+        scope.admits(item, self.key)
     }
 
     /// The item as a value, system properties included.

@@ -1,0 +1,136 @@
+//! `GET …/docs` with `A-IM`: the change feed. The etag is the continuation: on every page, and on the
+//! 304 that says there is nothing new.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use axum::http::{StatusCode, header};
+use ephemeris_store::catalog::PartitionRecord;
+use ephemeris_store::change_feed::FeedStart;
+use ephemeris_store::charge::Charge;
+use ephemeris_store::ids::{Lsn, ResourceId};
+use ephemeris_store::query::{PageLimits, Scope};
+use ephemeris_store::time::Seconds;
+
+use super::error::{ApiError, Failure};
+use super::headers::RequestHeaders;
+use super::path::ContainerPath;
+use super::query::{ITEMS_MAX, PAGE_BYTES_MAX, key_scope};
+use super::reply::{Reply, envelope};
+use super::resolve::Resolved;
+use super::session::Session;
+use super::{Call, Gateway};
+use crate::partition::{ChangesRequest, PartitionRequest, PartitionResponse};
+
+/// The feed of last versions.
+const INCREMENTAL: &str = "Incremental Feed";
+
+/// Answers with a page of changes of one partition.
+pub(crate) async fn read(
+    gateway: &Gateway,
+    call: &Call,
+    path: &ContainerPath,
+    feed: &str,
+) -> Result<Reply, Failure> {
+    if !feed.eq_ignore_ascii_case(INCREMENTAL) {
+        let message = "The change feed mode All Versions and Deletes must be enabled, which this \
+                       version of Ephemeris cannot do.";
+        return Err(ApiError::BadRequest(message.to_string()).into());
+    }
+    let session = Session::of(&call.headers)?;
+    let resolved = gateway.container(call, path).await?;
+    let scope = Scope { key: key_scope(call, &resolved)?, epks: call.headers.epk_range()? };
+    let partition = partition(call, &resolved, &scope)?;
+    let limits =
+        PageLimits { rows: call.headers.page_rows()?, bytes: PAGE_BYTES_MAX, items: ITEMS_MAX };
+    let request = ChangesRequest { start: start(&call.headers)?, scope, limits };
+    let request = PartitionRequest::Changes(Box::new(request));
+    let response = gateway.node.ask_partition(partition.group, request, call.deadline).await?;
+    let PartitionResponse::Changes { lsn, page } = response else {
+        unreachable!("a feed is answered with a page");
+    };
+    session.check(partition.range, lsn)?;
+    let mut work = page.work;
+    work.first_page = true;
+    let reply = if page.rows.is_empty() {
+        Reply::empty(StatusCode::NOT_MODIFIED)
+    } else {
+        let rid = ResourceId::Container(resolved.container.number).to_string();
+        let rows = &page.rows;
+        Reply::json(StatusCode::OK, envelope(&rid, "Documents", rows)).page(rows.len(), None)
+    };
+    let reply = reply.header(header::ETAG, &format!("\"{}\"", page.through));
+    let headers = resolved.headers().at(partition.range, lsn);
+    Ok(reply.charge(Charge::query_page(&work)).data(headers))
+}
+
+/// Where the client wants to go on. A time keeps being sent along with the tag that replaces it.
+fn start(headers: &RequestHeaders) -> Result<FeedStart, ApiError> {
+    let malformed = |name: &str, text: &str| {
+        ApiError::BadRequest(format!("The value '{text}' of the header {name} is not valid."))
+    };
+    if let Some(tag) = headers.text("if-none-match")? {
+        return match tag.trim_matches('"') {
+            "*" => Ok(FeedStart::Now),
+            lsn => match lsn.parse() {
+                Ok(lsn) => Ok(FeedStart::After(Lsn(lsn))),
+                Err(_) => Err(malformed("if-none-match", tag)),
+            },
+        };
+    }
+    let Some(text) = headers.text("if-modified-since")? else { return Ok(FeedStart::Beginning) };
+    let time = httpdate::parse_http_date(text).map_err(|_| malformed("if-modified-since", text))?;
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    Ok(FeedStart::At(Seconds(since)))
+}
+
+/// The partition that is asked: a tag is good for one of them.
+fn partition(
+    call: &Call,
+    resolved: &Resolved,
+    scope: &Scope,
+) -> Result<Arc<PartitionRecord>, ApiError> {
+    let partitions = resolved.partitions();
+    if let Some(range) = call.headers.text("x-ms-documentdb-partitionkeyrangeid")? {
+        let found = partitions.iter().find(|partition| partition.range.to_string() == range);
+        return found.cloned().ok_or_else(|| ApiError::RangeGone(range.to_string()));
+    }
+    if let Some(key) = &scope.key {
+        let slot = resolved.container.definition.key().place(key).slot;
+        return resolved.partition(slot).cloned();
+    }
+    match partitions {
+        [only] => Ok(only.clone()),
+        _ => Err(ApiError::BadRequest(
+            "The change feed of a container with several partition key ranges is read range by \
+             range: name one in the header x-ms-documentdb-partitionkeyrangeid."
+                .to_string(),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::{HeaderMap, HeaderName, HeaderValue};
+
+    use super::*;
+
+    fn start_of(pairs: &[(&'static str, &'static str)]) -> Result<FeedStart, ApiError> {
+        let pairs = pairs
+            .iter()
+            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
+        start(&RequestHeaders::new(pairs.collect::<HeaderMap>()))
+    }
+
+    #[test]
+    fn a_tag_wins_over_a_time_and_nothing_means_the_beginning() {
+        let time = ("if-modified-since", "Thu, 01 Jan 1970 00:01:40 GMT");
+        assert_eq!(start_of(&[]).unwrap(), FeedStart::Beginning);
+        assert_eq!(start_of(&[time]).unwrap(), FeedStart::At(Seconds(100)));
+        assert_eq!(start_of(&[time, ("if-none-match", "*")]).unwrap(), FeedStart::Now);
+        let tag = ("if-none-match", "\"7\"");
+        assert_eq!(start_of(&[time, tag]).unwrap(), FeedStart::After(Lsn(7)));
+        assert!(start_of(&[("if-none-match", "\"x\"")]).is_err());
+        assert!(start_of(&[("if-modified-since", "yesterday")]).is_err());
+    }
+}

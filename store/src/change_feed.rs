@@ -1,0 +1,144 @@
+//! The change feed of a partition: the last version of every item, in the order of the writes.
+//!
+//! Every item has one row in `Table::Feed`, keyed by the entry that wrote its version. A reader keeps
+//! the LSN up to which it has read; a page never ends inside a transaction, so the LSN is enough.
+
+use serde::{Deserialize, Serialize};
+
+use crate::charge::QueryWork;
+use crate::engine::{Fault, KeyRange, Table};
+use crate::ids::Lsn;
+use crate::item::{FeedPosition, FeedRow, Item, feed_key, feed_position};
+use crate::partition::{PartitionSpec, PartitionView};
+use crate::partition_key::KeyDefinition;
+use crate::query::{PageLimits, Scope};
+use crate::time::{Millis, Seconds};
+use crate::ttl::Life;
+
+/// Where a reader begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FeedStart {
+    /// With the oldest row.
+    Beginning,
+    /// With what is written from now on.
+    Now,
+    /// With the first write stamped at or after this second.
+    At(Seconds),
+    /// Behind this entry.
+    After(Lsn),
+}
+
+/// A page of changes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FeedPage {
+    /// The items as JSON, with `_lsn`.
+    pub rows: Vec<serde_bytes::ByteBuf>,
+    /// Everything up to here was read.
+    pub through: Lsn,
+    /// True if there are rows behind.
+    pub more: bool,
+    /// What it took.
+    pub work: QueryWork,
+}
+
+/// A page, or the reason why there is none yet.
+#[derive(Clone, Debug)]
+pub enum FeedOutcome {
+    /// The page.
+    Page(FeedPage),
+    /// An item may have expired at this second: advance the partition clock and read again.
+    InDoubt(Seconds),
+}
+
+/// Reads one page of changes from a partition's view, judging life at `hi`.
+pub fn read_changes(
+    view: &PartitionView,
+    spec: &PartitionSpec,
+    key: &KeyDefinition,
+    start: FeedStart,
+    scope: &Scope,
+    limits: PageLimits,
+    hi: Millis,
+) -> Result<FeedOutcome, Fault> {
+    let first = match start {
+        FeedStart::Beginning => Lsn(0),
+        FeedStart::Now => Lsn(view.state().lsn().0 + 1),
+        FeedStart::At(second) => first_stamped(view, spec, second)?,
+        FeedStart::After(lsn) => Lsn(lsn.0.saturating_add(1)),
+    };
+    let work = QueryWork::default();
+    let mut page = FeedPage { rows: Vec::new(), through: Lsn(0), more: false, work };
+    let (mut bytes, mut looked_at, mut last) = (0, 0, None);
+    for row in view.scan(&range_from(spec, first)) {
+        let (row_key, row) = row?;
+        let (position, row) = (feed_position(&row_key)?, FeedRow::decode(&row)?);
+        let full = page.rows.len() >= limits.rows || bytes >= limits.bytes;
+        let in_transaction = last == Some(position.lsn);
+        if (full || looked_at >= limits.items) && !in_transaction {
+            page.more = true;
+            break;
+        }
+        (looked_at, last) = (looked_at + 1, Some(position.lsn));
+        match view.state().ttl().judge(row.ttl, row.ts, hi) {
+            Life::Dead => continue,
+            Life::InDoubt(expiry) => return Ok(FeedOutcome::InDoubt(expiry)),
+            Life::Alive => {}
+        }
+        if !scope.admits(&row.item, key)? {
+            continue;
+        }
+        let item = view.item(&row.item)?;
+        let item = item.ok_or_else(|| Fault::corrupt("feed", "a row without its item"))?;
+        assert_eq!(FeedPosition::of(&item.stamp), position, "a row leads to the last version");
+        page.work.items_loaded += 1;
+        page.work.bytes_loaded += item.body.len() as u64;
+        let json = with_lsn(&item, spec);
+        bytes += json.len();
+        page.rows.push(json.into());
+    }
+    page.through = match (page.more, last) {
+        (true, Some(last)) => last,
+        (true, None) => unreachable!("a page that is full has looked at something"),
+        // A token from a partition that was rolled back would skip what is written next.
+        (false, _) => view.state().lsn(),
+    };
+    page.work.rows = page.rows.len() as u64;
+    Ok(FeedOutcome::Page(page))
+}
+
+fn with_lsn(item: &Item, spec: &PartitionSpec) -> Vec<u8> {
+    let mut json = item.to_json(spec.container);
+    assert_eq!(json.pop(), Some(b'}'), "an item is a JSON object");
+    json.extend_from_slice(format!(",\"_lsn\":{}}}", item.stamp.lsn).as_bytes());
+    json
+}
+
+fn range_from(spec: &PartitionSpec, first: Lsn) -> KeyRange {
+    let feed = KeyRange::prefix(Table::Feed, spec.group.0.to_be_bytes().to_vec());
+    let start = feed_key(spec.group, FeedPosition { lsn: first, operation: 0 });
+    KeyRange { start, ..feed }
+}
+
+/// The first entry with a row stamped at or after `second`: stamps never decrease along the feed, so
+/// halving finds it.
+fn first_stamped(
+    view: &PartitionView,
+    spec: &PartitionSpec,
+    second: Seconds,
+) -> Result<Lsn, Fault> {
+    let (mut low, mut high) = (0, view.state().lsn().0 + 1);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        let row = view.scan(&range_from(spec, Lsn(middle))).next().transpose()?;
+        let reached = match row {
+            None => true,
+            Some((_, row)) => FeedRow::decode(&row)?.ts >= second,
+        };
+        if reached {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    Ok(Lsn(low))
+}
