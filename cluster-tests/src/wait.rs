@@ -13,12 +13,23 @@ pub async fn until<T>(
     deadline: Duration,
     mut look: impl AsyncFnMut() -> Option<T>,
 ) -> T {
+    until_seen(what, deadline, async || look().await.ok_or_else(String::new)).await
+}
+
+/// Looks again and again until there is something; panics once the deadline has passed, and tells
+/// what was seen last instead.
+pub async fn until_seen<T>(
+    what: &str,
+    deadline: Duration,
+    mut look: impl AsyncFnMut() -> Result<T, String>,
+) -> T {
     let started = clock::monotonic();
     loop {
-        if let Some(found) = look().await {
-            return found;
-        }
-        assert!(started.elapsed() < deadline, "waited {deadline:?} in vain for {what}");
+        let seen = match look().await {
+            Ok(found) => return found,
+            Err(seen) => seen,
+        };
+        assert!(started.elapsed() < deadline, "waited {deadline:?} in vain for {what} {seen}");
         tokio::time::sleep(LOOK_EVERY).await;
     }
 }

@@ -237,8 +237,9 @@ impl Cluster {
     /// Waits until every replica on the running nodes has applied everything.
     pub async fn await_settled(&self) {
         let nodes = self.running().len();
-        wait::until("all replicas to be level", SETTLE_DEADLINE, async || {
-            self.status().await.is_settled(nodes).then_some(())
+        wait::until_seen("all replicas to be level", SETTLE_DEADLINE, async || {
+            let status = self.status().await;
+            if status.is_settled(nodes) { Ok(()) } else { Err(format!("{status:#?}")) }
         })
         .await;
     }

@@ -1,0 +1,81 @@
+//! A follower that was away while the log moved on catches up by snapshot, and then serves.
+
+use std::time::Duration;
+
+use ephemeris_cluster_tests::client::Container;
+use ephemeris_cluster_tests::cluster::Cluster;
+use ephemeris_cluster_tests::load::Writers;
+use ephemeris_cluster_tests::measure::Metrics;
+use ephemeris_cluster_tests::wait;
+use serde_json::json;
+
+/// A large item, rewritten again and again: it fills the log's segments and leaves little state.
+const LARGE_BYTES: usize = 1_900_000;
+/// Rewrites: more than eight segments of 32 MiB, so that even those with old entries are freed.
+const LARGE_WRITES: usize = 170;
+/// Writes after the large ones: more than the 2000 entries a log keeps behind its last flush.
+const SMALL_WRITES: u64 = 2600;
+/// Segments that are left once the large writes were purged.
+const SEGMENTS_LEFT: u64 = 4;
+const PURGE_DEADLINE: Duration = Duration::from_secs(60);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_whose_log_was_purged_elsewhere_catches_up_by_snapshot_and_leads() {
+    let mut cluster = Cluster::start(3).await;
+    let container = Container::new("shop", "orders");
+    cluster.client(1).create_database("shop").await.expect(201);
+    cluster.client(1).create_container(&container, json!({})).await.expect(201);
+
+    // The first leader is the one leadership comes back to once it has caught up.
+    let away = cluster.leader(&container).await;
+    cluster.kill(away);
+    let staying = cluster.running();
+    cluster.leader(&container).await;
+    fill_the_log(&cluster, &container).await;
+    let writers = Writers::start(&cluster.clients(&staying), &container, 8);
+    writers.await_more(SMALL_WRITES).await;
+    let journal = writers.stop().await;
+    for node in &staying {
+        await_purge(&cluster, *node).await;
+    }
+
+    cluster.restart(away).await;
+    cluster.await_settled().await;
+    assert!(
+        cluster.log(away).contains("installed a snapshot"),
+        "the follower was to install a snapshot"
+    );
+
+    cluster.await_leader(&container, away).await;
+    assert!(journal.failed.is_empty(), "writes that failed: {:#?}", journal.failed);
+    let reader = cluster.client(away);
+    let large = reader.read_item(&container, &json!("large"), "large").await.expect(200);
+    assert_eq!(large.json()["version"], LARGE_WRITES - 1);
+    reader.delete_item(&container, &json!("large"), "large").await.expect(204);
+    journal.check(&reader, &container).await;
+
+    // One of the others ends: now nothing is committed without the one that was away.
+    cluster.kill(staying[0]);
+    reader.create_item(&container, &json!({ "id": "last", "pk": "k" })).await.expect(201);
+    reader.read_item(&container, &json!("k"), "last").await.expect(200);
+}
+
+async fn fill_the_log(cluster: &Cluster, container: &Container) {
+    let client = cluster.client(cluster.running()[0]);
+    let filler = "x".repeat(LARGE_BYTES);
+    for version in 0..LARGE_WRITES {
+        let item = json!({ "id": "large", "pk": "large", "version": version, "filler": filler });
+        let answer = client.upsert_item(container, &item).await;
+        assert!(matches!(answer.status, 200 | 201), "{}", answer.describe());
+    }
+}
+
+/// Waits until a node has purged the large entries from its log.
+async fn await_purge(cluster: &Cluster, node: u32) {
+    let client = cluster.client(node);
+    wait::until("the log to be purged", PURGE_DEADLINE, async || {
+        let segments = Metrics::of(&client).await.count("log_segments");
+        (segments <= SEGMENTS_LEFT).then_some(())
+    })
+    .await;
+}

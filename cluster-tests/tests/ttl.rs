@@ -1,0 +1,259 @@
+//! Time to live, as clients see it: exact to the second through every node, and for good.
+
+use std::time::Duration;
+
+use ephemeris_cluster_tests::client::{Call, Client, Container};
+use ephemeris_cluster_tests::cluster::Cluster;
+use ephemeris_cluster_tests::measure::Metrics;
+use ephemeris_cluster_tests::{clock, wait};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+const MS_PER_SECOND: u64 = 1000;
+/// How long items are watched after they have expired.
+const WATCHED_AFTER_MS: u64 = 500;
+const SWEEP_DEADLINE: Duration = Duration::from_secs(40);
+
+/// One read of an item, and when it was under way.
+#[derive(Debug)]
+struct Sight {
+    called_ms: u64,
+    returned_ms: u64,
+    status: u16,
+}
+
+async fn cluster_with(container: &Container, extra: Value) -> Cluster {
+    let cluster = Cluster::start(3).await;
+    cluster.client(1).create_database(container.database()).await.expect(201);
+    cluster.client(1).create_container(container, extra).await.expect(201);
+    cluster
+}
+
+fn item(id: &str, ttl: Option<i64>) -> Value {
+    let mut item = json!({ "id": id, "pk": "k" });
+    if let Some(ttl) = ttl {
+        item["ttl"] = json!(ttl);
+    }
+    item
+}
+
+async fn create(client: &Client, container: &Container, id: &str, ttl: Option<i64>) -> u64 {
+    client.create_item(container, &item(id, ttl)).await.expect(201).ts()
+}
+
+async fn status(client: &Client, container: &Container, id: &str) -> u16 {
+    client.read_item(container, &json!("k"), id).await.status
+}
+
+/// Reads an item through one node, again and again, until `until_ms`.
+async fn watch(client: Client, container: Container, id: String, until_ms: u64) -> Vec<Sight> {
+    let mut sights = Vec::new();
+    loop {
+        let called_ms = clock::wall_ms();
+        if called_ms >= until_ms {
+            return sights;
+        }
+        let status = status(&client, &container, &id).await;
+        sights.push(Sight { called_ms, returned_ms: clock::wall_ms(), status });
+    }
+}
+
+/// Panics unless all of what was seen is what an expiry at `expiry_ms` allows.
+fn check(id: &str, sights: &[Sight], expiry_ms: u64) {
+    let gone = sights.iter().filter(|sight| sight.status == 404);
+    let gone_for_good = gone.map(|sight| sight.returned_ms).min();
+    let gone_for_good = gone_for_good.unwrap_or_else(|| panic!("{id} never expired"));
+    for sight in sights {
+        match sight.status {
+            200 => {
+                assert!(sight.called_ms < expiry_ms, "{id}: late: {sight:?}, due {expiry_ms}");
+                assert!(sight.called_ms <= gone_for_good, "{id} came back: {sight:?}");
+            }
+            404 => assert!(sight.returned_ms >= expiry_ms, "{id}: early: {sight:?}, {expiry_ms}"),
+            other => panic!("{id}: a read answered {other}"),
+        }
+    }
+    assert!(sights.iter().any(|sight| sight.status == 200), "{id} was never seen alive");
+}
+
+/// Watches an item through every node until after its expiry, and checks what was seen.
+async fn check_expiry(cluster: &Cluster, container: &Container, id: &str, expiry: u64) {
+    let expiry_ms = expiry * MS_PER_SECOND;
+    let mut watchers = JoinSet::new();
+    for node in cluster.running() {
+        let (container, id) = (container.clone(), id.to_string());
+        let until_ms = expiry_ms + WATCHED_AFTER_MS;
+        watchers.spawn(watch(cluster.client(node), container, id, until_ms));
+    }
+    let sights: Vec<Sight> = watchers.join_all().await.into_iter().flatten().collect();
+    check(id, &sights, expiry_ms);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_item_is_gone_at_its_exact_second_through_every_node() {
+    let container = Container::new("shop", "carts");
+    let cluster = cluster_with(&container, json!({ "defaultTtl": 3 })).await;
+    let client = cluster.client(2);
+    create(&client, &container, "forever", Some(-1)).await;
+    create(&client, &container, "longer", Some(3600)).await;
+    let own = create(&client, &container, "own", Some(2)).await + 2;
+    let inherits = create(&client, &container, "inherits", None).await + 3;
+
+    tokio::join!(
+        check_expiry(&cluster, &container, "own", own),
+        check_expiry(&cluster, &container, "inherits", inherits),
+    );
+
+    for node in cluster.running() {
+        let client = cluster.client(node);
+        let rows = client.query(&container, "SELECT * FROM c", json!([])).await;
+        let mut ids: Vec<&str> = rows.iter().filter_map(|row| row["id"].as_str()).collect();
+        ids.sort_unstable();
+        assert_eq!(ids, ["forever", "longer"], "node {node}");
+        let count = client.query(&container, "SELECT VALUE COUNT(1) FROM c", json!([])).await;
+        assert_eq!(count, [json!(2)], "node {node}");
+    }
+    // What has expired equals what never was.
+    let key = json!("k");
+    client.replace_item(&container, &item("own", None)).await.expect(404);
+    client.delete_item(&container, &key, "own").await.expect(404);
+    create(&cluster.client(3), &container, "own", Some(-1)).await;
+    assert_eq!(status(&cluster.client(1), &container, "own").await, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_default_counts_at_once_and_the_dead_stay_dead() {
+    let container = Container::new("shop", "carts");
+    let cluster = cluster_with(&container, json!({ "defaultTtl": 1000 })).await;
+    let client = cluster.client(1);
+    let born = create(&client, &container, "old", None).await;
+    create(&client, &container, "own", Some(1000)).await;
+    wait::until("the item to be two seconds old", Duration::from_secs(10), async || {
+        (clock::wall_ms() >= (born + 2) * MS_PER_SECOND).then_some(())
+    })
+    .await;
+    assert_eq!(status(&client, &container, "old").await, 200);
+
+    client.replace_container(&container, json!({ "defaultTtl": 2 })).await.expect(200);
+    for node in cluster.running() {
+        let client = cluster.client(node);
+        assert_eq!(status(&client, &container, "old").await, 404, "the lower default counts");
+        assert_eq!(status(&client, &container, "own").await, 200, "its own ttl counts");
+    }
+    let young = create(&client, &container, "young", None).await + 2;
+    check_expiry(&cluster, &container, "young", young).await;
+
+    // Neither a higher default nor none at all brings anything back.
+    for extra in [json!({ "defaultTtl": 5000 }), json!({ "defaultTtl": -1 }), json!({})] {
+        client.replace_container(&container, extra.clone()).await.expect(200);
+        for node in cluster.running() {
+            let client = cluster.client(node);
+            for dead in ["old", "young"] {
+                assert_eq!(status(&client, &container, dead).await, 404, "{dead}, {extra}");
+            }
+            assert_eq!(status(&client, &container, "own").await, 200, "{extra}");
+        }
+    }
+    let items = client.read_feed(&container).await;
+    assert_eq!(items.len(), 1, "{items:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_sweeper_empties_storage_on_every_replica_without_a_read() {
+    let container = Container::new("shop", "carts");
+    let cluster = cluster_with(&container, json!({ "defaultTtl": 4 })).await;
+    let mut writers = JoinSet::new();
+    for node in cluster.running() {
+        let (client, container) = (cluster.client(node), container.clone());
+        writers.spawn(async move {
+            for n in 0..400 {
+                let ttl = (n % 2 == 0).then_some(3);
+                create(&client, &container, &format!("{node}-{n}"), ttl).await;
+            }
+        });
+    }
+    writers.join_all().await;
+    create(&cluster.client(1), &container, "kept", Some(-1)).await;
+
+    wait::until_seen("storage to hold the one item that stays", SWEEP_DEADLINE, async || {
+        let status = cluster.status().await;
+        let partitions = status.partitions(&container);
+        let replicas = partitions.iter().flat_map(|group| &group.replicas);
+        let items: Vec<_> = replicas.map(|replica| replica.items).collect();
+        if items == [Some(1); 3] { Ok(()) } else { Err(format!("{items:?}")) }
+    })
+    .await;
+    let mut swept = 0;
+    for node in cluster.running() {
+        let metrics = Metrics::of(&cluster.client(node)).await;
+        assert_eq!(metrics.count("items_stored"), 1, "node {node}");
+        swept += metrics.count("ttl_swept_items_total");
+    }
+    assert_eq!(swept, 1200, "every item was swept once, by whoever led");
+    assert_eq!(status(&cluster.client(3), &container, "kept").await, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_has_expired_stays_gone_over_a_leader_kill_and_a_full_restart() {
+    let container = Container::new("shop", "carts");
+    let mut cluster = cluster_with(&container, json!({ "defaultTtl": -1 })).await;
+    let client = cluster.client(1);
+    create(&client, &container, "live", Some(3600)).await;
+    let seen = create(&client, &container, "seen", Some(2)).await + 2;
+    let unseen = create(&client, &container, "unseen", Some(3)).await + 3;
+    check_expiry(&cluster, &container, "seen", seen).await;
+
+    let leader = cluster.leader(&container).await;
+    cluster.kill(leader);
+    for node in cluster.running() {
+        let client = cluster.client(node);
+        await_answer(&client, &container, "live", 200).await;
+        assert_eq!(status(&client, &container, "seen").await, 404);
+    }
+    check_dead_by(&cluster, &container, "unseen", unseen).await;
+    cluster.restart(leader).await;
+
+    for node in cluster.ids() {
+        cluster.kill(node);
+    }
+    for node in cluster.ids() {
+        cluster.spawn(node);
+    }
+    for node in cluster.ids() {
+        cluster.await_ready(node).await;
+    }
+    for node in cluster.running() {
+        let client = cluster.client(node);
+        await_answer(&client, &container, "live", 200).await;
+        for dead in ["seen", "unseen"] {
+            assert_eq!(status(&client, &container, dead).await, 404, "{dead}");
+        }
+    }
+    cluster.client(2).replace_container(&container, json!({})).await.expect(200);
+    for node in cluster.running() {
+        assert_eq!(status(&cluster.client(node), &container, "seen").await, 404);
+        assert_eq!(status(&cluster.client(node), &container, "unseen").await, 404);
+        assert_eq!(status(&cluster.client(node), &container, "live").await, 200);
+    }
+}
+
+/// Waits for an answer other than a plea to come again, which must be `expected`.
+async fn await_answer(client: &Client, container: &Container, id: &str, expected: u16) {
+    let read = Call::get(container.item(id)).key(&json!("k"));
+    let found = wait::until("a leader that answers", Duration::from_secs(30), async || {
+        let answer = client.send(&read).await.ok()?;
+        (!matches!(answer.status, 429 | 503)).then_some(answer.status)
+    });
+    assert_eq!(found.await, expected, "{id} at {}", client.base());
+}
+
+/// Waits for an item's expiry, and panics if any running node still shows it then.
+async fn check_dead_by(cluster: &Cluster, container: &Container, id: &str, expiry: u64) {
+    wait::until("the item to expire", Duration::from_secs(10), async || {
+        (clock::wall_ms() >= expiry * MS_PER_SECOND).then_some(())
+    })
+    .await;
+    for node in cluster.running() {
+        assert_eq!(status(&cluster.client(node), container, id).await, 404, "{id}, node {node}");
+    }
+}
