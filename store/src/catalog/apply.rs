@@ -182,9 +182,23 @@ impl Draft {
         Ok(Created::Nothing)
     }
 
+    /// Forgets a node, and its replicas with it: should the node come back before they are replaced,
+    /// it must not pass an empty replica off as the one that voted and acknowledged.
     fn forget_node(&mut self, node: NodeId) -> Result<Created> {
         let record = self.state.nodes.remove(&node).ok_or(CatalogRefusal::NotFound)?;
         self.delete(record.as_ref());
+        let partitions: Vec<_> = self.state.partitions.values().cloned().collect();
+        for partition in partitions {
+            let mut partition = (*partition).clone();
+            partition.replicas.retain(|replica| replica.node != node);
+            let unchanged = self.state.partitions[&partition.group].replicas == partition.replicas;
+            // A last replica keeps its place: with nobody to copy from, a new one would be empty.
+            if unchanged || partition.replicas.is_empty() {
+                continue;
+            }
+            self.put(&partition);
+            self.state.partitions.insert(partition.group, Arc::new(partition));
+        }
         Ok(Created::Nothing)
     }
 

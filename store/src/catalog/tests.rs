@@ -171,6 +171,34 @@ fn a_node_that_lost_its_disk_is_refused_until_it_is_forgotten() {
 }
 
 #[test]
+fn a_forgotten_node_gets_none_of_its_old_replicas_back() {
+    let mut f = Fixture::new();
+    f.create_database("db").unwrap();
+    f.create_container("c", 1).unwrap();
+    let group = f.catalog.state().partitions_of(CONTAINER)[0].group;
+    let nodes = |f: &Fixture| -> Vec<u32> {
+        let partition = f.catalog.state().partition(group).unwrap().clone();
+        partition.replicas.iter().map(|replica| replica.node.0).collect()
+    };
+    let before = f.catalog.state().partition(group).unwrap().replica_on(NodeId(3)).unwrap();
+    f.apply(CatalogCommand::ForgetNode { node: NodeId(3) }).unwrap();
+    assert_eq!(nodes(&f).len(), 2);
+    let (node, peer, url) = (NodeId(3), "n3".to_string(), "http://n3/".to_string());
+    f.apply(CatalogCommand::RegisterNode { node, directory: 99, peer, url, founder: false })
+        .unwrap();
+    assert_eq!(nodes(&f).len(), 2, "it has no replica until one is planned anew");
+    let plan = ReplicaPlan([1, 2, 3].map(NodeId).to_vec());
+    f.apply(CatalogCommand::SetReplicas { group, plan }).unwrap();
+    let after = f.catalog.state().partition(group).unwrap().replica_on(NodeId(3)).unwrap();
+    assert!(after.incarnation > before.incarnation, "a new replica has a new number");
+    for node in [1, 2, 3] {
+        f.apply(CatalogCommand::ForgetNode { node: NodeId(node) }).unwrap();
+    }
+    assert_eq!(nodes(&f).len(), 1, "the last replica keeps its place");
+    f.reopen();
+}
+
+#[test]
 fn moved_replicas_get_new_numbers_and_staying_ones_keep_theirs() {
     let mut f = Fixture::new();
     f.create_database("db").unwrap();
