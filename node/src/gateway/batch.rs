@@ -107,7 +107,7 @@ fn partition_key(call: &Call, resolved: &Resolved) -> Result<PartitionKey, ApiEr
         )
     })?;
     let complete = key.check_complete(resolved.container.definition.key());
-    complete.map_err(|_| ApiError::KeyMismatch)?;
+    complete.map_err(|_| ApiError::KeyShape)?;
     Ok(key)
 }
 

@@ -26,6 +26,19 @@ pub(crate) enum ApiError {
     /// The partition key of the header is not that of the body.
     #[error("PartitionKey extracted from document doesn't match the one specified in the header.")]
     KeyMismatch,
+    /// The partition key of the header has more or fewer components than the container's.
+    #[error(
+        "Partition key provided either doesn't correspond to definition in the collection or \
+         doesn't match partition key field values specified in the document."
+    )]
+    KeyShape,
+    /// A query about all partitions, by a client that did not say it meant that.
+    #[error(
+        "Cross partition query is required but disabled. Please set \
+         x-ms-documentdb-query-enablecrosspartition to true, specify \
+         x-ms-documentdb-partitionkey, or revise your query to avoid this exception."
+    )]
+    CrossPartition,
     /// The container was deleted and made again since the client looked.
     #[error(
         "The container was re-created: its resource id is not the one in the header \
@@ -100,8 +113,12 @@ impl ApiError {
     /// The status of every error: nowhere else is one chosen.
     pub(crate) fn answer(&self) -> Answer {
         let (status, substatus, code) = match self {
-            ApiError::BadRequest(_) => (StatusCode::BAD_REQUEST, 0, "BadRequest"),
-            ApiError::KeyMismatch => (StatusCode::BAD_REQUEST, 1001, "BadRequest"),
+            ApiError::BadRequest(_) | ApiError::CrossPartition => {
+                (StatusCode::BAD_REQUEST, 0, "BadRequest")
+            }
+            ApiError::KeyMismatch | ApiError::KeyShape => {
+                (StatusCode::BAD_REQUEST, 1001, "BadRequest")
+            }
             ApiError::ContainerRecreated => (StatusCode::BAD_REQUEST, 1024, "BadRequest"),
             ApiError::Unauthorized(_) => (StatusCode::UNAUTHORIZED, 0, "Unauthorized"),
             ApiError::Forbidden(_) => (StatusCode::FORBIDDEN, 0, "Forbidden"),

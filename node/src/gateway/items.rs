@@ -178,7 +178,7 @@ pub(crate) async fn clear(
         ApiError::BadRequest(message.to_string())
     })?;
     if key.check_complete(definition).is_err() {
-        return Err(ApiError::KeyMismatch.into());
+        return Err(ApiError::KeyShape.into());
     }
     let logical_partition = LogicalPartition::new(&definition.place(&key), &key);
     let partition = resolved.partition(logical_partition.slot())?.clone();
@@ -249,12 +249,10 @@ pub(crate) fn check_key(
             || (definition.kind == KeyKind::MultiHash
                 && (header, body) == (&Component::Null, &Component::Undefined))
     };
-    let complete = header.0.len() == parsed.key.0.len();
-    if complete && header.0.iter().zip(&parsed.key.0).all(same) {
-        Ok(())
-    } else {
-        Err(ApiError::KeyMismatch)
+    if header.0.len() != parsed.key.0.len() {
+        return Err(ApiError::KeyShape);
     }
+    if header.0.iter().zip(&parsed.key.0).all(same) { Ok(()) } else { Err(ApiError::KeyMismatch) }
 }
 
 /// The key of the item that a path's last segment names.
@@ -280,7 +278,7 @@ pub(crate) async fn locate(
         ApiError::BadRequest(message.to_string())
     })?;
     if key.check_complete(definition).is_err() {
-        return Err(ApiError::KeyMismatch.into());
+        return Err(ApiError::KeyShape.into());
     }
     let id = ItemId::try_from(segment.to_string()).map_err(ApiError::from)?;
     Ok(ItemKey::new(&definition.place(&key), &key, &id))

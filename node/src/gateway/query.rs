@@ -103,6 +103,13 @@ struct Question {
     range: Option<String>,
 }
 
+impl Question {
+    /// True if it is about all items of the container.
+    fn is_unscoped(&self) -> bool {
+        self.key.is_none() && self.epks.is_none() && self.range.is_none()
+    }
+}
+
 /// A query under way.
 struct Run<'a> {
     gateway: &'a Gateway,
@@ -145,13 +152,21 @@ async fn run(
     query: Option<QuerySpec>,
     compiled: &CompiledQuery,
 ) -> Result<Reply, Failure> {
-    let question = Question {
+    let mut question = Question {
         container: resolved.container.number,
         query,
         key: key_scope(call, resolved)?,
         epks: call.headers.epk_range()?,
         range: call.headers.text("x-ms-documentdb-partitionkeyrangeid")?.map(String::from),
     };
+    if question.query.is_some() && question.is_unscoped() {
+        question.key = compiled.pinned_key(resolved.container.definition.key());
+        if question.key.is_none()
+            && !call.headers.flag("x-ms-documentdb-query-enablecrosspartition")
+        {
+            return Err(ApiError::CrossPartition.into());
+        }
+    }
     let tokens = Tokens::new(gateway.node.cluster(), &question);
     let position = match call.headers.text("x-ms-continuation")?.filter(|token| !token.is_empty()) {
         Some(token) => Some(tokens.read(token)?),

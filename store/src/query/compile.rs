@@ -11,6 +11,7 @@ use super::evaluate::Op;
 use super::parser::parse;
 use super::value::{Number, Value, as_text};
 use crate::indexing::{IndexRules, SortSupport};
+use crate::partition_key::{Component, KeyDefinition, PartitionKey};
 
 type Result<T> = std::result::Result<T, QueryError>;
 
@@ -124,6 +125,16 @@ impl CompiledQuery {
         Ok(Self { filter, ..Self::everything() })
     }
 
+    /// The partition key that every item satisfying the filter has, if the filter says so.
+    pub fn pinned_key(&self, definition: &KeyDefinition) -> Option<PartitionKey> {
+        let conjuncts = match self.filter.as_ref()? {
+            Op::And(conjuncts) => conjuncts.as_slice(),
+            other => std::slice::from_ref(other),
+        };
+        let pinned = |path: &Vec<String>| conjuncts.iter().find_map(|op| equality(op, path));
+        definition.paths.iter().map(pinned).collect::<Option<Vec<_>>>().map(PartitionKey)
+    }
+
     /// True if an item satisfies the filter.
     pub fn keeps(&self, item: &Value) -> bool {
         self.filter.as_ref().is_none_or(|filter| filter.evaluate(item).is_true())
@@ -142,6 +153,32 @@ impl CompiledQuery {
             return Err(QueryError::unsupported("ORDER BY with an aggregate", query.span));
         }
         Ok(Self { projection, filter, order })
+    }
+}
+
+/// The value an item has at a path if it satisfies `op`.
+fn equality(op: &Op, path: &[String]) -> Option<Component> {
+    let Op::Binary(BinaryOp::Equal, left, right) = op else { return None };
+    let value = match (left.as_ref(), right.as_ref()) {
+        (Op::Constant(value), member) | (member, Op::Constant(value)) if leads_to(member, path) => {
+            value
+        }
+        _ => return None,
+    };
+    match value {
+        Value::Null => Some(Component::Null),
+        Value::Bool(truth) => Some(Component::Bool(*truth)),
+        Value::Number(number) => Some(Component::Number(number.as_f64())),
+        Value::Text(text) => Some(Component::Text(text.clone())),
+        Value::Undefined | Value::Array(_) | Value::Object(_) => None,
+    }
+}
+
+fn leads_to(op: &Op, path: &[String]) -> bool {
+    match (op, path) {
+        (Op::Item, []) => true,
+        (Op::Member(inner, name), [parents @ .., last]) => name == last && leads_to(inner, parents),
+        _ => false,
     }
 }
 

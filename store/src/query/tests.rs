@@ -11,6 +11,31 @@ fn compile(text: &str) -> Result<CompiledQuery, QueryError> {
 }
 
 #[test]
+fn a_filter_can_pin_the_partition_key() {
+    use crate::partition_key::{Component, KeyDefinition, KeyKind};
+    let paths = vec![vec!["t".to_string()], vec!["a".to_string(), "b".to_string()]];
+    let definition = KeyDefinition { kind: KeyKind::MultiHash, paths };
+    let pinned = |filter: &str| {
+        let query = compile(&format!("SELECT * FROM c WHERE {filter}")).unwrap();
+        query.pinned_key(&definition).map(|key| key.0)
+    };
+    let both = Some(vec![Component::Text("x".to_string()), Component::Number(5.0)]);
+    assert_eq!(pinned("c.t = 'x' AND c.a.b = 5"), both);
+    assert_eq!(pinned("c.z > 1 AND 5.0 = c['a'].b AND c.t = 'x'"), both);
+    for open in [
+        "c.t = 'x'",
+        "c.t = 'x' OR c.a.b = 5",
+        "c.t = 'x' AND c.a.b > 5",
+        "c.t = 'x' AND c.a.b = c.t",
+        "c.t = 'x' AND c.a.b = [1]",
+        "NOT (c.t = 'x' AND c.a.b = 5)",
+        "c.t = 'x' AND c.a = 5",
+    ] {
+        assert_eq!(pinned(open), None, "{open}");
+    }
+}
+
+#[test]
 fn nesting_is_limited() {
     for (open, close) in [("(", ")"), ("[", "]"), ("-", ""), ("NOT ", ""), ("{a:", "}")] {
         let text = format!("SELECT VALUE {}1{} FROM c", open.repeat(5000), close.repeat(5000));
