@@ -53,7 +53,7 @@ impl Default for GroupOptions {
         Self {
             heartbeat: Duration::from_millis(250),
             election_min: Duration::from_millis(750),
-            election_max: Duration::from_millis(1000),
+            election_max: Duration::from_secs(1),
             log_entries_kept: 2000,
         }
     }
@@ -171,7 +171,7 @@ pub struct GroupStatus {
 pub struct Group<M: Machine> {
     raft: Raft<TypeConfig, StateMachine<M>>,
     machine: Arc<M>,
-    group: GroupId,
+    id: GroupId,
     replica: ReplicaId,
     storage: Storage,
     router: Router,
@@ -187,7 +187,7 @@ impl<M: Machine> Clone for Group<M> {
         Self {
             raft: self.raft.clone(),
             machine: self.machine.clone(),
-            group: self.group,
+            id: self.id,
             replica: self.replica,
             storage: self.storage.clone(),
             router: self.router.clone(),
@@ -238,7 +238,7 @@ impl<M: Machine> Group<M> {
         let handle = Self {
             raft,
             machine,
-            group,
+            id: group,
             replica,
             storage,
             router,
@@ -256,16 +256,15 @@ impl<M: Machine> Group<M> {
     /// Forms the group of these members; does nothing if it has been formed already. Safe to call
     /// on every member, with the same members.
     pub async fn form(&self, members: &[ReplicaId]) -> Result<(), StartError> {
-        let members: BTreeMap<ReplicaId, ()> =
-            members.iter().map(|replica| (*replica, ())).collect();
+        let members: BTreeSet<ReplicaId> = members.iter().copied().collect();
         match self.raft.initialize(members).await {
             Ok(()) => {
-                info!(group = %self.group, "group formed");
+                info!(group = %self.id, "group formed");
                 Ok(())
             }
             Err(RaftError::APIError(InitializeError::NotAllowed(_))) => Ok(()),
             Err(error) => {
-                let (group, detail) = (self.group, error.to_string());
+                let (group, detail) = (self.id, error.to_string());
                 Err(StartError::Storage { group, detail })
             }
         }
@@ -278,7 +277,7 @@ impl<M: Machine> Group<M> {
 
     /// The group's number.
     pub fn group(&self) -> GroupId {
-        self.group
+        self.id
     }
 
     /// This replica.
@@ -397,7 +396,7 @@ impl<M: Machine> Group<M> {
 
     /// Asks another voter to take over; watch leadership to see whether it does.
     pub async fn transfer_leadership(&self, to: ReplicaId) {
-        info!(group = %self.group, %to, "handing leadership over");
+        info!(group = %self.id, %to, "handing leadership over");
         // An error means that the replica has stopped, which its status tells.
         let _ = self.raft.trigger().transfer_leader(to).await;
     }
@@ -418,18 +417,18 @@ impl<M: Machine> Group<M> {
 
     /// Stops the replica; its storage stays.
     pub async fn stop(&self) {
-        self.router.remove(self.group);
+        self.router.remove(self.id);
         if let Err(error) = self.raft.shutdown().await {
-            debug!(group = %self.group, %error, "the replica had stopped by itself");
+            debug!(group = %self.id, %error, "the replica had stopped by itself");
         }
     }
 
     /// Stops the replica and removes everything storage holds of it.
     pub async fn remove(&self) -> io::Result<()> {
         self.stop().await;
-        self.storage.wal.drop_group(self.group)?;
+        self.storage.wal.drop_group(self.id)?;
         let (engine, snapshots) = (self.storage.engine.clone(), self.snapshots.clone());
-        let (group, ranges) = (self.group, self.machine.ranges());
+        let (group, ranges) = (self.id, self.machine.ranges());
         let remove = move || {
             let dropped = ephemeris_store::machine::drop_rows(&engine, group, ranges);
             dropped.map_err(|fault| crate::state_machine::storage_error(&fault))?;
@@ -514,7 +513,7 @@ impl<M: Machine> Group<M> {
                 let last = last.map(to_raft_id);
                 let request = TransferLeaderRequest::new(to_raft_vote(from), to, last);
                 let answer = self.raft.handle_transfer_leader(request).await.map_err(text)?;
-                Ok(Response::TransferLeader(answer.map_err(transfer_refused)))
+                Ok(Response::TransferLeader(answer.map_err(|error| transfer_refused(&error))))
             }
             Request::SnapshotBegin { progress } => {
                 let snapshots = self.snapshots.clone();
@@ -578,6 +577,7 @@ impl<M: Machine> Group<M> {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "`map_err` hands errors over by value")]
 fn text(error: impl ToString) -> String {
     error.to_string()
 }
@@ -594,11 +594,11 @@ fn vote_response(response: &openraft::raft::VoteResponse<TypeConfig>) -> Respons
     }
 }
 
-fn transfer_refused(error: TransferLeaderError<TypeConfig>) -> TransferRefused {
+fn transfer_refused(error: &TransferLeaderError<TypeConfig>) -> TransferRefused {
     match error {
         TransferLeaderError::VoteChanged { expected, actual } => TransferRefused::VoteChanged {
-            expected: from_raft_vote(&expected),
-            actual: from_raft_vote(&actual),
+            expected: from_raft_vote(expected),
+            actual: from_raft_vote(actual),
         },
         TransferLeaderError::LogNotFlushed { expected, actual } => TransferRefused::LogNotFlushed {
             expected: expected.map(from_raft_id),

@@ -30,7 +30,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 /// Chunks in a staging file have their length before them.
 const LENGTH_BYTES: usize = 4;
 /// How long a view is kept for a transfer that broke.
-const OFFER_KEPT: Duration = Duration::from_secs(60);
+const OFFER_KEPT: Duration = Duration::from_mins(1);
 
 /// Why a chunk was not taken.
 #[derive(Debug, Error)]

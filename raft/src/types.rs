@@ -4,7 +4,7 @@
 //! into ours at the edge, here.
 
 use std::any::Any;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 
 use bytes::Bytes;
@@ -170,9 +170,8 @@ pub(crate) fn decode_membership(bytes: &[u8]) -> Result<RaftMembership, Malforme
         codec::decode(bytes).map_err(|error| malformed(error.to_string()))?;
     let replica = |number: u64| ReplicaId::from_u64(number);
     let voters = voters.into_iter().map(|set| set.into_iter().map(replica).collect()).collect();
-    let nodes: BTreeMap<ReplicaId, ()> =
-        all.into_iter().map(|number| (replica(number), ())).collect();
-    RaftMembership::new(voters, nodes).map_err(|error| malformed(error.to_string()))
+    let all: BTreeSet<ReplicaId> = all.into_iter().map(replica).collect();
+    RaftMembership::new(voters, all).map_err(|error| malformed(error.to_string()))
 }
 
 pub(crate) fn to_stored_membership(
@@ -188,11 +187,11 @@ pub(crate) fn to_stored_membership(
 }
 
 pub(crate) fn from_raft_entry(entry: RaftEntry) -> LogEntry {
-    let payload = match &entry.payload {
+    let payload = match entry.payload {
         openraft::EntryPayload::Blank => Payload::Blank,
-        openraft::EntryPayload::Normal(command) => Payload::Command(command.0.clone()),
+        openraft::EntryPayload::Normal(command) => Payload::Command(command.0),
         openraft::EntryPayload::Membership(members) => {
-            Payload::Membership(encode_membership(members))
+            Payload::Membership(encode_membership(&members))
         }
     };
     LogEntry { id: from_raft_id(entry.log_id), payload }

@@ -46,7 +46,7 @@ pub(crate) enum Response {
     Failed(String),
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) enum AppendResult {
     Success,
     PartialSuccess(Option<LogId>),
@@ -54,7 +54,7 @@ pub(crate) enum AppendResult {
     HigherVote(Vote),
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) enum TransferRefused {
     VoteChanged { expected: Vote, actual: Vote },
     LogNotFlushed { expected: Option<LogId>, actual: Option<LogId> },

@@ -5,6 +5,8 @@
 
 mod status;
 
+use std::fmt::Write as _;
+
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{RawQuery, State};
@@ -52,7 +54,7 @@ async fn ready(State(probes): State<Probes>, RawQuery(query): RawQuery) -> Respo
     if query.is_some_and(|query| query.split('&').any(|part| part == "verbose")) {
         for (name, holds) in conditions {
             let mark = if holds { "+" } else { "-" };
-            body.push_str(&format!("[{mark}] {name}\n"));
+            writeln!(body, "[{mark}] {name}").expect("a String takes any text");
         }
     }
     body.push_str(if ready { "ready\n" } else { "not ready\n" });

@@ -16,9 +16,9 @@ pub(crate) async fn cluster(node: &Node) -> Value {
     let directory = node.directory().current();
     let state = directory.state();
     let cluster = state.cluster().map(|cluster| format!("{:032x}", cluster.0));
-    let mut groups = vec![group(GroupId::CATALOG, json!("catalog"), &descriptions)];
+    let mut groups = vec![group(GroupId::CATALOG, &json!("catalog"), &descriptions)];
     for partition in state.partitions() {
-        groups.push(group(partition.group, of_partition(state, partition), &descriptions));
+        groups.push(group(partition.group, &of_partition(state, partition), &descriptions));
     }
     json!({
         "cluster": cluster,
@@ -48,7 +48,7 @@ fn of_partition(state: &CatalogState, partition: &PartitionRecord) -> Value {
     })
 }
 
-fn group(group: GroupId, name: Value, descriptions: &BTreeMap<NodeId, NodeDescription>) -> Value {
+fn group(group: GroupId, name: &Value, descriptions: &BTreeMap<NodeId, NodeDescription>) -> Value {
     let replicas: Vec<(&NodeId, &ReplicaDescription)> = descriptions
         .iter()
         .flat_map(|(node, description)| {

@@ -9,7 +9,7 @@ pub(super) fn print(status: &Value, as_json: bool) -> anyhow::Result<()> {
         return Ok(());
     }
     println!("cluster {}", text(&status["cluster"]));
-    println!("\n{:>4}  {:<10} {:>8}  {:<32} {}", "node", "reachable", "replicas", "url", "version");
+    println!("\n{:>4}  {:<10} {:>8}  {:<32} version", "node", "reachable", "replicas", "url");
     for node in list(&status["nodes"]) {
         println!(
             "{:>4}  {:<10} {:>8}  {:<32} {}",
@@ -21,8 +21,8 @@ pub(super) fn print(status: &Value, as_json: bool) -> anyhow::Result<()> {
         );
     }
     println!(
-        "\n{:>5}  {:<40} {:>6} {:>5} {:>9}  {}",
-        "group", "of", "leader", "term", "last", "replicas: node (lag)"
+        "\n{:>5}  {:<40} {:>6} {:>5} {:>9}  replicas: node (lag)",
+        "group", "of", "leader", "term", "last"
     );
     for group in list(&status["groups"]) {
         println!(

@@ -44,7 +44,7 @@ const PROBE_PAUSE: Duration = Duration::from_millis(50);
 /// How often a node that waits for others says so.
 const WAIT_NOTICE_EVERY: Duration = Duration::from_secs(5);
 /// How long a node tries to be taken in by an existing cluster.
-const JOIN_DEADLINE: Duration = Duration::from_secs(60);
+const JOIN_DEADLINE: Duration = Duration::from_mins(1);
 /// How long one attempt may take.
 const JOIN_ATTEMPT_DEADLINE: Duration = Duration::from_secs(2);
 const JOIN_PAUSE: Duration = Duration::from_millis(200);
@@ -278,10 +278,9 @@ impl Foundation {
     }
 
     async fn probe(&self, node: NodeId) -> Option<Probed> {
-        match self.ask(node, &NodeRequest::Probe, PROBE_DEADLINE).await? {
-            NodeResponse::Probe(probed) => Some(probed),
-            _ => None,
-        }
+        let answer = self.ask(node, &NodeRequest::Probe, PROBE_DEADLINE).await?;
+        let NodeResponse::Probe(probed) = answer else { return None };
+        Some(probed)
     }
 
     async fn ask(

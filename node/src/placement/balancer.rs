@@ -67,15 +67,15 @@ impl Balancer {
             return;
         }
         let wanted = catalog_voters(&members, &status.voters);
-        let result = if wanted != status.voters {
-            info!(?wanted, "changing who votes on the catalog");
-            group.change_voters(wanted).await
-        } else {
+        let result = if wanted == status.voters {
             let gone: BTreeSet<_> = status.learners.difference(&members).copied().collect();
             if gone.is_empty() {
                 return;
             }
             group.remove_learners(gone).await
+        } else {
+            info!(?wanted, "changing who votes on the catalog");
+            group.change_voters(wanted).await
         };
         if let Err(error) = result {
             warn!(%error, "the catalog's members were not changed");

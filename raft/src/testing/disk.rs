@@ -60,8 +60,8 @@ impl MemoryDisk {
         self.life = shared.life;
         shared.names = shared.durable_names.clone();
         for content in shared.names.values() {
-            let mut content = lock(content);
-            content.now = content.durable.clone();
+            let Content { now, durable } = &mut *lock(content);
+            now.clone_from(durable);
         }
         shared.sync_fails = false;
     }
@@ -182,8 +182,8 @@ impl DiskFile for MemoryFile {
         if shared.sync_fails {
             return Err(io::Error::other("injected sync failure"));
         }
-        let mut content = lock(&self.content);
-        content.durable = content.now.clone();
+        let Content { now, durable } = &mut *lock(&self.content);
+        durable.clone_from(now);
         Ok(())
     }
 }

@@ -171,8 +171,9 @@ impl BatchWriter {
         let length = u32::try_from(length).expect("records stay far below 4 GiB");
         self.bytes[start..start + 4].copy_from_slice(&length.to_le_bytes());
         self.bytes[start + 4..start + 8].copy_from_slice(&checksum.to_le_bytes());
+        let bytes = u32::try_from(self.bytes.len() - start).expect("records stay far below 4 GiB");
         let start = u32::try_from(start).expect("batches stay far below 4 GiB");
-        (start, length + RECORD_HEADER_BYTES as u32)
+        (start, bytes)
     }
 
     /// The finished batch.
@@ -273,11 +274,13 @@ pub(super) fn read_record(rest: &mut Bytes) -> Result<(GroupId, Record, u32), Da
         return Err("a record is longer than what holds it");
     }
     let mut fields = rest.split_to(length as usize);
+    let bytes = RECORD_HEADER_BYTES + fields.len();
+    let bytes = u32::try_from(bytes).expect("records stay far below 4 GiB");
     if crc32c::crc32c(&fields) != checksum {
         return Err("a record has a wrong checksum");
     }
     let (group, record) = read_fields(&mut fields).ok_or("a record is malformed")?;
-    Ok((group, record, length + RECORD_HEADER_BYTES as u32))
+    Ok((group, record, bytes))
 }
 
 fn read_fields(fields: &mut Bytes) -> Option<(GroupId, Record)> {

@@ -155,18 +155,12 @@ impl Index {
         range.into_iter().flatten()
     }
 
-    /// Notes that an entry is durable at a place; returns where it lay before. None at all if the
-    /// entry was truncated or purged meanwhile.
-    pub(super) fn settle(
-        &mut self,
-        group: GroupId,
-        id: LogId,
-        location: Location,
-    ) -> Option<Option<Location>> {
+    /// The entry, unless it was truncated or purged.
+    pub(super) fn slot_mut(&mut self, group: GroupId, id: LogId) -> Option<&mut Slot> {
         let group = self.groups.get_mut(&group)?;
         let position = group.position(id.index)?;
         let slot = &mut group.slots[position];
-        (slot.id == id).then(|| slot.location.replace(location))
+        (slot.id == id).then_some(slot)
     }
 
     /// Forgets the oldest entries in memory until about `bytes_max` are left; what is not yet on

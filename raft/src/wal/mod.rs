@@ -336,16 +336,14 @@ fn read_entry(
         let place = format!("segment {:016x} at {}", location.segment, location.offset);
         io::Error::new(io::ErrorKind::InvalidData, format!("log entry {id} in {place}: {detail}"))
     };
-    let (found_group, record, _) =
-        format::read_record(&mut Bytes::from(buffer)).map_err(|damage| bad(damage))?;
-    match record {
-        format::Record::Entry(entry) | format::Record::Moved(entry)
-            if found_group == group && entry.id == id =>
-        {
-            Ok(entry)
-        }
-        _ => Err(bad("another record lies there")),
+    let (found_group, record, _) = format::read_record(&mut Bytes::from(buffer)).map_err(&bad)?;
+    if let format::Record::Entry(entry) | format::Record::Moved(entry) = record
+        && found_group == group
+        && entry.id == id
+    {
+        return Ok(entry);
     }
+    Err(bad("another record lies there"))
 }
 
 impl Shared {

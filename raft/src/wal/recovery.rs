@@ -56,7 +56,7 @@ struct Place<'d> {
 }
 
 impl Place<'_> {
-    fn corrupt(&self, detail: impl ToString) -> WalError {
+    fn corrupt(&self, detail: &str) -> WalError {
         WalError::Corrupt {
             directory: self.disk.describe(),
             file: segment_name(self.segment),
@@ -281,7 +281,7 @@ fn build_index(
             if expected != id.index {
                 let place = Place { disk, segment: location.segment, offset: 0 };
                 let detail = format!("entries of group {group} before {id} are missing");
-                return Err(place.corrupt(detail));
+                return Err(place.corrupt(&detail));
             }
             expected = id.index + 1;
             index.push(group, Slot { id, bytes, cached: None, location: Some(location) });

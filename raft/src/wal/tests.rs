@@ -23,6 +23,13 @@ fn entry(term: u64, index: u64) -> LogEntry {
     LogEntry { id: LogId { term, index }, payload: Payload::Command(Bytes::from(text)) }
 }
 
+/// Calls an operation and waits for its callback.
+fn wait(start: impl FnOnce(Callback) -> io::Result<()>) -> io::Result<()> {
+    let (sender, receiver) = mpsc::channel();
+    start(Box::new(move |result| sender.send(result).unwrap()))?;
+    receiver.recv().unwrap()
+}
+
 /// A log with its writer on a thread.
 struct Running {
     wal: Wal,
@@ -40,15 +47,8 @@ impl Running {
         Ok(Self { wal, thread })
     }
 
-    /// Calls an operation and waits for its callback.
-    fn wait(&self, start: impl FnOnce(Callback) -> io::Result<()>) -> io::Result<()> {
-        let (sender, receiver) = mpsc::channel();
-        start(Box::new(move |result| sender.send(result).unwrap()))?;
-        receiver.recv().unwrap()
-    }
-
     fn append(&self, group: GroupId, entries: Vec<LogEntry>) {
-        self.wait(|done| self.wal.append(group, entries, done)).unwrap();
+        wait(|done| self.wal.append(group, entries, done)).unwrap();
     }
 
     fn append_range(&self, group: GroupId, range: std::ops::Range<u64>) {
@@ -57,7 +57,7 @@ impl Running {
 
     fn vote(&self, group: GroupId, term: u64) {
         let vote = Vote { term, replica: 1, committed: false };
-        self.wait(|done| self.wal.save_vote(group, vote, done)).unwrap();
+        wait(|done| self.wal.save_vote(group, vote, done)).unwrap();
     }
 
     fn entries(&self, group: GroupId) -> Vec<LogEntry> {
@@ -65,7 +65,7 @@ impl Running {
     }
 
     fn close(mut self) {
-        self.wait(|done| {
+        wait(|done| {
             self.wal.close(done);
             Ok(())
         })
@@ -229,7 +229,7 @@ fn a_failed_sync_is_final() {
     let log = Running::open(&disk).unwrap();
     log.append_range(GROUP, 0..5);
     disk.fail_syncs();
-    let result = log.wait(|done| log.wal.append(GROUP, vec![entry(1, 5)], done));
+    let result = wait(|done| log.wal.append(GROUP, vec![entry(1, 5)], done));
     assert!(result.is_err());
     let later = log.wal.append(GROUP, vec![entry(1, 6)], Box::new(|_| panic!("never called")));
     assert!(later.unwrap_err().to_string().contains("injected sync failure"));
@@ -247,7 +247,7 @@ fn a_torn_tail_is_forgotten_and_written_over() {
     let disk = MemoryDisk::new();
     let log = Running::open(&disk).unwrap();
     log.append_range(GROUP, 0..5);
-    let synced = log.wal.stats().bytes as usize + format::SEGMENT_HEADER_BYTES;
+    let synced = usize::try_from(log.wal.stats().bytes).unwrap() + format::SEGMENT_HEADER_BYTES;
     log.append_range(GROUP, 5..6);
     log.close();
     disk.flip_bit("0000000000000001.log", (synced + format::BATCH_HEADER_BYTES + 9) * 8);

@@ -250,7 +250,9 @@ impl Writer {
         for (group, id, offset, bytes) in self.placed.drain(..) {
             let offset = u32::try_from(start).expect("segments stay below 4 GiB") + offset;
             let location = Location { segment, offset, bytes };
-            if let Some(before) = inner.index.settle(group, id, location) {
+            // An entry truncated or purged meanwhile needs no place.
+            if let Some(slot) = inner.index.slot_mut(group, id) {
+                let before = slot.location.replace(location);
                 inner.release(before);
                 inner.segments.get_mut(&segment).expect("the current segment is known").live += 1;
             }
@@ -283,20 +285,17 @@ impl Writer {
         let size = self.shared.options.segment_bytes;
         let name = segment_name(number);
         let spare = if bytes_min <= size { self.position.spares.pop() } else { None };
-        let file = match spare {
-            Some(spare) => {
-                let file = disk.open(&spare)?;
-                file.write_at(0, &segment_header(number))?;
-                file.sync()?;
-                disk.rename(&spare, &name)?;
-                file
-            }
-            None => {
-                let file = disk.create(&name, size.max(bytes_min))?;
-                file.write_at(0, &segment_header(number))?;
-                file.sync()?;
-                file
-            }
+        let file = if let Some(spare) = spare {
+            let file = disk.open(&spare)?;
+            file.write_at(0, &segment_header(number))?;
+            file.sync()?;
+            disk.rename(&spare, &name)?;
+            file
+        } else {
+            let file = disk.create(&name, size.max(bytes_min))?;
+            file.write_at(0, &segment_header(number))?;
+            file.sync()?;
+            file
         };
         disk.sync_directory()?;
         let capacity = file.length()?;

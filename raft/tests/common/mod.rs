@@ -275,7 +275,7 @@ impl Cluster {
         what: &str,
         mut condition: impl FnMut() -> F,
     ) -> T {
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_mins(1);
         loop {
             if let Some(value) = condition().await {
                 return value;
@@ -300,7 +300,7 @@ impl Cluster {
         .await;
         let mut rows = Vec::new();
         for node in self.nodes.values().filter(|node| node.is_running()) {
-            rows.push((node.id, node.group().machine().state(), self.all_rows(node)));
+            rows.push((node.id, node.group().machine().state(), all_rows(node)));
         }
         for pair in rows.windows(2) {
             assert_eq!(pair[0].1, pair[1].1, "{} and {}", pair[0].0, pair[1].0);
@@ -316,13 +316,13 @@ impl Cluster {
         };
         self.nodes.values().map(describe).collect()
     }
+}
 
-    fn all_rows(&self, node: &Node) -> Vec<(Vec<u8>, Vec<u8>)> {
-        use ephemeris_store::machine::Machine as _;
-        let machine = node.group().machine();
-        let view = machine.snapshot();
-        machine.ranges().iter().flat_map(|range| view.rows(range).expect("memory")).collect()
-    }
+fn all_rows(node: &Node) -> Vec<(Vec<u8>, Vec<u8>)> {
+    use ephemeris_store::machine::Machine as _;
+    let machine = node.group().machine();
+    let view = machine.snapshot();
+    machine.ranges().iter().flat_map(|range| view.rows(range).expect("memory")).collect()
 }
 
 /// The policy epoch or effect of an outcome, for assertions.
