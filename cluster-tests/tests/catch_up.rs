@@ -17,7 +17,7 @@ const LARGE_WRITES: usize = 170;
 const SMALL_WRITES: u64 = 2600;
 /// Segments that are left once the large writes were purged.
 const SEGMENTS_LEFT: u64 = 4;
-const PURGE_DEADLINE: Duration = Duration::from_secs(60);
+const PURGE_DEADLINE: Duration = Duration::from_mins(1);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_follower_whose_log_was_purged_elsewhere_catches_up_by_snapshot_and_leads() {

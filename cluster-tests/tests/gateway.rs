@@ -307,7 +307,7 @@ async fn requests_that_are_not_signed_as_they_should_be_are_refused() {
     let date = http_date(now);
     let good = key.authorization("GET", path, &date);
     let other = AccountKey::parse(OTHER_KEY).authorization("GET", path, &date);
-    let twenty_minutes = std::time::Duration::from_secs(20 * 60);
+    let twenty_minutes = std::time::Duration::from_mins(20);
     let [old, young] = [now - twenty_minutes, now + twenty_minutes].map(http_date);
     let for_verb = key.authorization("POST", path, &date);
     let for_path = key.authorization("GET", "/dbs/other", &date);

@@ -66,6 +66,7 @@ impl Answer {
 
     /// Panics unless the answer has this status.
     #[track_caller]
+    #[expect(clippy::return_self_not_must_use, reason = "often the status is all that matters")]
     pub fn expect(self, status: u16) -> Self {
         assert_eq!(self.status, status, "{}", self.describe());
         self

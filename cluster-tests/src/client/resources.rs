@@ -167,9 +167,7 @@ fn paged(call: Call, continuation: Option<&str>) -> Call {
 fn collect(page: Answer, rows: &mut Vec<Value>) -> Option<String> {
     let page = page.expect(200);
     let mut body = page.json();
-    match body["Documents"].take() {
-        Value::Array(documents) => rows.extend(documents),
-        other => panic!("a page's Documents are {other}"),
-    }
+    let documents = body["Documents"].as_array_mut().expect("a page has Documents");
+    rows.append(documents);
     page.continuation().map(str::to_string)
 }

@@ -40,9 +40,15 @@ pub struct Cluster {
 impl Cluster {
     /// Starts a node alone, and waits until it is ready.
     pub async fn single() -> Self {
+        let mut cluster = Self::alone();
+        cluster.start_all().await;
+        cluster
+    }
+
+    /// A node alone that does not run yet.
+    pub fn alone() -> Self {
         let mut cluster = Self::new(1);
         cluster.node_mut(1).set_arguments(vec!["start-single-node".to_string()]);
-        cluster.start_all().await;
         cluster
     }
 
@@ -196,8 +202,7 @@ impl Cluster {
 
     /// What the cluster looks like from a node; none if it does not answer.
     pub async fn try_status(&self, node: u32) -> Option<Status> {
-        let answer = self.client(node).send(&Call::get("/admin/status")).await.ok()?;
-        serde_json::from_slice(&answer.body).ok()
+        Status::of(&self.client(node)).await
     }
 
     /// What the cluster looks like from any running node.

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::client::Container;
+use crate::client::{Call, Client, Container};
 
 /// The cluster as one node sees it.
 #[derive(Clone, Debug, Deserialize)]
@@ -54,6 +54,12 @@ pub struct ReplicaStatus {
 }
 
 impl Status {
+    /// Asks a node; none if it does not answer.
+    pub async fn of(node: &Client) -> Option<Self> {
+        let answer = node.send(&Call::get("/admin/status")).await.ok()?;
+        serde_json::from_slice(&answer.body).ok()
+    }
+
     /// The partitions of a container.
     pub fn partitions(&self, container: &Container) -> Vec<&GroupStatus> {
         self.groups.iter().filter(|group| group.is_of(container)).collect()

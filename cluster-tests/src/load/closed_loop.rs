@@ -21,11 +21,11 @@ pub trait Source: Send + 'static {
     fn next(&mut self) -> (&[u8], u16);
 }
 
-/// Workers against servers.
+/// Workers against servers, and when each of them ends.
 #[derive(Clone, Copy, Debug)]
 pub struct ClosedLoop {
-    /// How long they work.
-    pub duration: Duration,
+    duration: Duration,
+    requests_max: u64,
 }
 
 /// What they did.
@@ -56,6 +56,16 @@ impl Measured {
 }
 
 impl ClosedLoop {
+    /// Each worker works for so long.
+    pub fn lasting(duration: Duration) -> Self {
+        Self { duration, requests_max: u64::MAX }
+    }
+
+    /// Each worker sends so many requests.
+    pub fn requests(requests_max: u64) -> Self {
+        Self { duration: Duration::MAX, requests_max }
+    }
+
     /// Runs a worker for every source; they begin together.
     pub async fn run<S: Source>(self, sources: Vec<(SocketAddr, S)>) -> Measured {
         let start = Arc::new(Barrier::new(sources.len()));
@@ -84,7 +94,10 @@ impl ClosedLoop {
         let mut measured = Measured::default();
         let begun = clock::monotonic();
         let mut sent = begun;
-        while sent.duration_since(begun) < self.duration {
+        for _ in 0..self.requests_max {
+            if sent.duration_since(begun) >= self.duration {
+                break;
+            }
             let (request, good) = source.next();
             let answer = connection.exchange(request).await;
             let now = clock::monotonic();

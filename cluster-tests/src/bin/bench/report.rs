@@ -1,0 +1,218 @@
+//! The results, as a table and as JSON.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Serialize, Serializer};
+
+/// Whose run it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Server {
+    /// The nodes.
+    Ephemeris,
+    /// The bare echo server.
+    Echo,
+}
+
+impl Server {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Server::Ephemeris => "ephemeris",
+            Server::Echo => "echo",
+        }
+    }
+}
+
+/// One run.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Run {
+    pub(crate) server: Server,
+    pub(crate) workload: &'static str,
+    pub(crate) concurrency: usize,
+    pub(crate) operations: u64,
+    pub(crate) per_second: f64,
+    #[serde(rename = "p50_us", serialize_with = "as_micros")]
+    pub(crate) p50: Duration,
+    #[serde(rename = "p99_us", serialize_with = "as_micros")]
+    pub(crate) p99: Duration,
+    #[serde(rename = "max_us", serialize_with = "as_micros")]
+    pub(crate) max: Duration,
+    /// Of all servers together; none if they are not on this machine.
+    #[serde(rename = "server_cpu_us", serialize_with = "as_some_micros")]
+    pub(crate) server_cpu: Option<Duration>,
+    #[serde(rename = "generator_cpu_us", serialize_with = "as_micros")]
+    pub(crate) generator_cpu: Duration,
+    /// Of all servers together, after the run.
+    pub(crate) resident_bytes: Option<u64>,
+    /// Of all logs.
+    pub(crate) syncs: u64,
+    /// Answers that were not good, by status; 0 stands for a broken connection.
+    pub(crate) unexpected: BTreeMap<u16, u64>,
+}
+
+fn as_micros<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(micros(*duration))
+}
+
+#[expect(clippy::ref_option, reason = "serde calls it so")]
+fn as_some_micros<S: Serializer>(
+    duration: &Option<Duration>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    duration.map(micros).serialize(serializer)
+}
+
+fn micros(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e6
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts stay below 2^52")]
+fn float(count: u64) -> f64 {
+    count as f64
+}
+
+impl Run {
+    /// Processor time of all servers for one operation, in microseconds.
+    fn server_cpu_per_operation(&self) -> Option<f64> {
+        self.server_cpu.map(|cpu| micros(cpu) / float(self.operations.max(1)))
+    }
+
+    /// The generator's part of the processor time that was used, in percent.
+    fn generator_share(&self) -> Option<f64> {
+        let server = micros(self.server_cpu?);
+        let generator = micros(self.generator_cpu);
+        Some(100.0 * generator / (server + generator).max(1.0))
+    }
+}
+
+/// All results.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    /// From the start of a node alone on an empty directory until it was ready, in milliseconds.
+    pub(crate) starts_ms: Vec<u64>,
+    pub(crate) runs: Vec<Run>,
+}
+
+impl Report {
+    /// The echo server's run of the same kind.
+    fn echo_of(&self, run: &Run) -> Option<&Run> {
+        self.runs.iter().find(|other| {
+            other.server == Server::Echo
+                && (other.workload, other.concurrency) == (run.workload, run.concurrency)
+        })
+    }
+}
+
+fn shown(number: Option<f64>, digits: usize) -> String {
+    number.map_or_else(|| "-".to_string(), |number| format!("{number:.digits$}"))
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.starts_ms.is_empty() {
+            writeln!(f, "start to ready, a node alone, empty directory: {:?} ms", self.starts_ms)?;
+        }
+        writeln!(
+            f,
+            "{:<9} {:<7} {:>5} {:>9} {:>9} {:>9} {:>9} {:>7} {:>7} {:>8} {:>8} {:>9} {:>9}",
+            "server",
+            "what",
+            "conc",
+            "ops/s",
+            "p50 µs",
+            "p99 µs",
+            "CPU µs/op",
+            "gen %",
+            "MB",
+            "fsyncs",
+            "fsync/op",
+            "of echo",
+            "CPU×echo",
+        )?;
+        for run in &self.runs {
+            self.write_run(f, run)?;
+        }
+        Ok(())
+    }
+}
+
+impl Report {
+    fn write_run(&self, f: &mut fmt::Formatter<'_>, run: &Run) -> fmt::Result {
+        let echo = self.echo_of(run).filter(|_| run.server == Server::Ephemeris);
+        let of_echo = echo.map(|echo| run.per_second / echo.per_second.max(1.0));
+        let cpu = run.server_cpu_per_operation();
+        let cpu_of_echo = echo
+            .and_then(Run::server_cpu_per_operation)
+            .zip(cpu)
+            .map(|(echo, cpu)| cpu / echo.max(f64::MIN_POSITIVE));
+        let megabytes = run.resident_bytes.map(|bytes| float(bytes) / 1e6);
+        let syncs = float(run.syncs) / float(run.operations.max(1));
+        writeln!(
+            f,
+            "{:<9} {:<7} {:>5} {:>9.0} {:>9.0} {:>9.0} {:>9} {:>7} {:>7} {:>8} {:>8.3} {:>9} {:>9}",
+            run.server.name(),
+            run.workload,
+            run.concurrency,
+            run.per_second,
+            micros(run.p50),
+            micros(run.p99),
+            shown(cpu, 1),
+            shown(run.generator_share(), 0),
+            shown(megabytes, 0),
+            run.syncs,
+            syncs,
+            shown(of_echo, 2),
+            shown(cpu_of_echo, 1),
+        )?;
+        if !run.unexpected.is_empty() {
+            writeln!(f, "    unexpected answers, by status: {:?}", run.unexpected)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(server: Server, per_second: f64, cpu_ms: u64) -> Run {
+        Run {
+            server,
+            workload: "read",
+            concurrency: 4,
+            operations: 1000,
+            per_second,
+            p50: Duration::from_micros(10),
+            p99: Duration::from_micros(99),
+            max: Duration::from_micros(100),
+            server_cpu: Some(Duration::from_millis(cpu_ms)),
+            generator_cpu: Duration::from_millis(10),
+            resident_bytes: Some(5_000_000),
+            syncs: 500,
+            unexpected: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn costs_are_told_for_one_operation_and_next_to_the_echo() {
+        let runs = vec![run(Server::Ephemeris, 500.0, 40), run(Server::Echo, 2000.0, 10)];
+        assert_eq!(runs[0].server_cpu_per_operation(), Some(40.0));
+        assert_eq!(runs[0].generator_share(), Some(20.0));
+        let table = Report { starts_ms: vec![7], runs }.to_string();
+        let line = table.lines().find(|line| line.starts_with("ephemeris")).unwrap();
+        let cells: Vec<&str> = line.split_whitespace().collect();
+        let expected =
+            ["read", "4", "500", "10", "99", "40.0", "20", "5", "500", "0.500", "0.25", "4.0"];
+        assert_eq!(cells[1..], expected, "{table}");
+    }
+
+    #[test]
+    fn servers_elsewhere_have_no_costs() {
+        let run = Run { server_cpu: None, resident_bytes: None, ..run(Server::Ephemeris, 1.0, 1) };
+        let table = Report { starts_ms: Vec::new(), runs: vec![run] }.to_string();
+        let cells: Vec<&str> = table.lines().last().unwrap().split_whitespace().collect();
+        assert_eq!(cells[6..], ["-", "-", "-", "500", "0.500", "-", "-"], "{table}");
+    }
+}
