@@ -117,6 +117,11 @@ impl RequestHeaders {
         }
     }
 
+    /// True if the client means a query to run over all partitions.
+    pub(crate) fn crosses_partitions(&self) -> bool {
+        self.flag("x-ms-documentdb-query-enablecrosspartition")
+    }
+
     /// The interval of effective partition keys a query is about.
     pub(crate) fn epk_range(&self) -> Result<Option<(Epk, Epk)>, ApiError> {
         let (start, end) = (self.text("x-ms-start-epk")?, self.text("x-ms-end-epk")?);

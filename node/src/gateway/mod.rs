@@ -317,6 +317,12 @@ async fn dispatch(gateway: &Gateway, call: &Call, target: &Target) -> Result<Rep
         Target::Conflicts(path) => {
             let container = gateway.container(call, path).await?.container.number;
             let rid = ephemeris_store::ids::ResourceId::Container(container).to_string();
+            if call.verb == Verb::Post
+                && call.headers.partition_key()?.is_none()
+                && !call.headers.crosses_partitions()
+            {
+                return Err(ApiError::CrossPartition.into());
+            }
             empty_feed(gateway, call, (&rid, "Conflicts"))
         }
         Target::Offers => match call.verb {

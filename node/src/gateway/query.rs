@@ -161,9 +161,7 @@ async fn run(
     };
     if question.query.is_some() && question.is_unscoped() {
         question.key = compiled.pinned_key(resolved.container.definition.key());
-        if question.key.is_none()
-            && !call.headers.flag("x-ms-documentdb-query-enablecrosspartition")
-        {
+        if question.key.is_none() && !call.headers.crosses_partitions() {
             return Err(ApiError::CrossPartition.into());
         }
     }
