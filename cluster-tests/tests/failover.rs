@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ephemeris_cluster_tests::client::{AccountKey, Call, Container};
+use ephemeris_cluster_tests::client::{AccountKey, Call, Container, Created, Retrying};
 use ephemeris_cluster_tests::cluster::Cluster;
 use ephemeris_cluster_tests::load::{Connection, Journal, Request, Signed, Writers};
 use ephemeris_cluster_tests::{clock, wait};
@@ -95,6 +95,40 @@ async fn a_terminated_leader_drains_and_no_write_fails() {
     cluster.restart(leader).await;
     cluster.await_settled().await;
     check_everywhere(&cluster, &container, &journal).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_without_a_majority_answers_nothing_and_comes_back_with_one() {
+    let (mut cluster, container) = three_nodes().await;
+    let (item, key) = (|id: &str| json!({ "id": id, "pk": "k" }), json!("k"));
+    cluster.client(1).create_item(&container, &item("before")).await.expect(201);
+    let leader = cluster.leader(&container).await;
+    let others: Vec<u32> = cluster.ids().into_iter().filter(|node| *node != leader).collect();
+    for node in &others {
+        cluster.kill(*node);
+    }
+
+    let alone = cluster.client(leader);
+    let created = item("alone");
+    let (write, read) = tokio::join!(
+        alone.create_item(&container, &created),
+        alone.read_item(&container, &key, "before"),
+    );
+    assert!(matches!(write.status, 408 | 429 | 503), "a write: {}", write.describe());
+    assert!(matches!(read.status, 429 | 503), "a read: {}", read.describe());
+
+    cluster.restart(others[0]).await;
+    let clients = cluster.clients(&cluster.running());
+    let mut retrying = Retrying::new(clients.clone(), 0, Duration::from_secs(30));
+    let after = retrying.create(&container, &item("after")).await;
+    assert!(matches!(after, Created::Acknowledged { .. }), "{after:?}");
+    for client in clients {
+        client.read_item(&container, &key, "before").await.expect(200);
+        client.read_item(&container, &key, "after").await.expect(200);
+        // A write of unknown outcome may have been executed; one that was refused must not be.
+        let maybe = client.read_item(&container, &key, "alone").await.status;
+        assert!(maybe == 404 || (maybe == 200 && write.status == 408), "{maybe}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
