@@ -19,7 +19,6 @@ import argparse
 import collections
 import itertools
 import json
-import os
 import sys
 import threading
 import time
@@ -51,15 +50,18 @@ def main():
     urls = running.urls if running else {1: cluster.URL}
     clients = {node: connect(node, url, urls) for node, url in urls.items()}
     containers = create_containers(next(iter(clients.values())), options)
-    views = {
-        node: client.get_database_client(DATABASE) for node, client in clients.items()
+    databases = {node: client.get_database_client(DATABASE) for node, client in clients.items()}
+    ledgers = {
+        name: Ledger(
+            name,
+            container,
+            {node: database.get_container_client(name) for node, database in databases.items()},
+        )
+        for name, container in containers.items()
     }
-    views = {
-        name: {node: view.get_container_client(name) for node, view in views.items()}
-        for name in containers
-    }
-    ledgers = {name: Ledger(name, container, views[name]) for name, container in containers.items()}
     killer = Killer(running if options.kill_leader else None)
+    if options.kill_leader and not running:
+        print("no cluster of this checkout runs: nothing will be killed")
 
     load(read_documents(options), ledgers, killer, options.writers)
     killer.join()
@@ -88,11 +90,13 @@ def parse_arguments():
     )
     parser.add_argument(
         "--kill-leader",
-        action=argparse.BooleanOptionalAction,
+        action="store_true",
         default=True,
-        help="kill a leader half-way, where there is a cluster [default: yes]",
+        help="kill a leader half-way, where there is a cluster: the default",
     )
-    parser.add_argument("--no-kill", dest="kill_leader", action="store_false", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--no-kill", dest="kill_leader", action="store_false", help="leave all nodes alone"
+    )
     parser.add_argument(
         "--language-ttl", type=int, default=10, metavar="S", help="seconds [default: 10]"
     )

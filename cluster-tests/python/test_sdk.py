@@ -17,6 +17,7 @@ from azure.cosmos.exceptions import (
     CosmosResourceExistsError,
     CosmosResourceNotFoundError,
 )
+from azure.cosmos.partition_key import NullPartitionKeyValue
 
 import cluster
 from conftest import connect
@@ -104,8 +105,16 @@ def test_every_json_value_comes_back_as_it_went(container):
 def test_partition_keys_of_every_type(container, key):
     container.create_item({"id": "1", "pk": key})
     assert container.read_item("1", key)["pk"] == key
+    # To a query, None means that no key is given.
+    key = NullPartitionKeyValue if key is None else key
     found = list(container.query_items("SELECT * FROM c", partition_key=key))
     assert [item["id"] for item in found] == ["1"]
+
+
+def test_a_query_must_say_that_it_crosses_partitions(container):
+    with pytest.raises(CosmosHttpResponseError) as error:
+        list(container.query_items("SELECT * FROM c"))
+    assert error.value.status_code == 400
 
 
 def test_hierarchical_partition_keys(make_container):
@@ -185,11 +194,15 @@ def test_queries_find_what_they_ask_for(forty):
         given={"least": 10, "most": 20, "even": True},
     )
     assert sorted(item["n"] for item in found) == [10, 12, 14, 16, 18]
-    found = query(forty, "SELECT * FROM c WHERE c.id IN (@a, @b) OR c.n = 7",
-                  given={"a": "01", "b": "none"})
+    found = query(
+        forty,
+        "SELECT * FROM c WHERE c.id IN (@a, @b) OR c.n = 7",
+        given={"a": "01", "b": "none"},
+    )
     assert sorted(item["id"] for item in found) == ["01", "07"]
-    found = query(forty, "SELECT * FROM c", partition_key="p3",
-                  enable_cross_partition_query=None)
+    found = query(
+        forty, "SELECT * FROM c", partition_key="p3", enable_cross_partition_query=None
+    )
     assert {item["pk"] for item in found} == {"p3"} and len(found) == 10
 
 
