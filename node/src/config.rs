@@ -24,6 +24,9 @@ const KEY_BYTES_MIN: usize = 16;
 /// A leader that shows more often that it lives than this does nothing else.
 const HEARTBEAT_MS_MIN: u64 = 10;
 
+/// Clocks that agree as well as clocks do leave this much doubt.
+const CLOCK_WIDTH_MS_MIN: u64 = 100;
+
 /// Everything that can be set. Each is a flag, an `EPHEMERIS_…` variable and a line of the file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -60,6 +63,10 @@ pub(crate) struct Settings {
     pub(crate) block_cache_mib: usize,
     /// Memory for writes that are not flushed yet, in MiB.
     pub(crate) write_buffer_mib: usize,
+    /// Nothing expires while the clocks of the nodes leave more doubt than this, in milliseconds.
+    pub(crate) clock_width_ms_max: u64,
+    /// How long expired items are kept after a jump of the clock, in seconds.
+    pub(crate) purge_grace_s: u64,
     /// How often a leader shows that it lives, in milliseconds.
     pub(crate) heartbeat_ms: u64,
     /// How long a follower waits for a sign before it stands for election, in milliseconds.
@@ -85,6 +92,8 @@ impl Default for Settings {
             request_timeout_ms: 5000,
             block_cache_mib: 32,
             write_buffer_mib: 32,
+            clock_width_ms_max: 2000,
+            purge_grace_s: 3600,
             heartbeat_ms: 250,
             election_timeout_ms: 750,
         }
@@ -172,6 +181,10 @@ pub(crate) struct NodeConfig {
     pub(crate) block_cache_bytes: usize,
     /// Memory for unflushed writes, in bytes.
     pub(crate) write_buffer_bytes: usize,
+    /// Nothing expires while the clocks leave more doubt than this.
+    pub(crate) clock_width_max: Duration,
+    /// How long expired items are kept after a jump of the clock.
+    pub(crate) purge_grace: Duration,
     /// How often a leader shows that it lives.
     pub(crate) heartbeat: Duration,
     /// How long a follower waits for a sign.
@@ -239,6 +252,9 @@ impl NodeConfig {
         if settings.heartbeat_ms < HEARTBEAT_MS_MIN {
             return Err(value(format!("heartbeat_ms must be at least {HEARTBEAT_MS_MIN}")));
         }
+        if settings.clock_width_ms_max < CLOCK_WIDTH_MS_MIN {
+            return Err(value(format!("clock_width_ms_max must be at least {CLOCK_WIDTH_MS_MIN}")));
+        }
         if settings.election_timeout_ms < 2 * settings.heartbeat_ms {
             return Err(value("election_timeout_ms must be at least twice heartbeat_ms".into()));
         }
@@ -254,6 +270,8 @@ impl NodeConfig {
             request_timeout: Duration::from_millis(settings.request_timeout_ms),
             block_cache_bytes: settings.block_cache_mib << 20,
             write_buffer_bytes: settings.write_buffer_mib << 20,
+            clock_width_max: Duration::from_millis(settings.clock_width_ms_max),
+            purge_grace: Duration::from_secs(settings.purge_grace_s),
             heartbeat: Duration::from_millis(settings.heartbeat_ms),
             election_timeout: Duration::from_millis(settings.election_timeout_ms),
         })

@@ -17,7 +17,7 @@ use ephemeris_store::ids::{GroupId, Lsn, NodeId, ReplicaId};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::clock::{self, Instant};
+use crate::clock::{self, ClockStatus, Instant, QuorumClock};
 use crate::node::Node;
 use crate::partition::{PartitionError, PartitionRequest, PartitionResponse};
 use crate::transport::Channel;
@@ -37,6 +37,8 @@ pub(crate) enum NodeRequest {
     Describe,
     /// For any node: answer when your copy of the catalog has this entry.
     AwaitCatalog(Lsn),
+    /// For any node: what does your wall clock say?
+    Clock,
     /// For the leader of a group: hand over to this replica.
     Transfer(GroupId, ReplicaId),
     /// For the leader of a group: who are the members?
@@ -58,6 +60,8 @@ pub(crate) enum NodeResponse {
     Describe(Box<NodeDescription>),
     /// The entry is there, or does not come.
     AwaitCatalog,
+    /// Microseconds since 1970.
+    Clock(u64),
     /// The handover was asked for.
     Transfer,
     /// The members, if the node leads the group.
@@ -82,6 +86,8 @@ pub(crate) struct NodeDescription {
     pub(crate) url: String,
     /// Version of the program.
     pub(crate) version: String,
+    /// Its clock; none of a node alone.
+    pub(crate) clock: Option<ClockStatus>,
     /// Its replicas.
     pub(crate) replicas: Vec<ReplicaDescription>,
 }
@@ -344,6 +350,7 @@ impl Node {
                 self.wait_for_catalog(lsn, clock::monotonic() + SPREAD_DEADLINE).await;
                 NodeResponse::AwaitCatalog
             }
+            NodeRequest::Clock => NodeResponse::Clock(QuorumClock::wall_micros()),
             NodeRequest::Transfer(group, to) => {
                 self.transfer_leadership(group, to).await;
                 NodeResponse::Transfer
@@ -366,6 +373,7 @@ fn judge(response: NodeResponse, repeat: Repeat) -> Attempt {
         | NodeResponse::Members(Ok(_))
         | NodeResponse::Probe(_)
         | NodeResponse::Describe(_)
+        | NodeResponse::Clock(_)
         | NodeResponse::Transfer
         | NodeResponse::AwaitCatalog => return Attempt::Done(response),
     };

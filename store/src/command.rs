@@ -10,14 +10,16 @@ use crate::document::Document;
 use crate::ids::{Etag, Lsn};
 use crate::item::{ItemKey, LogicalPartition, Stamp};
 use crate::patch::{PatchFailure, PatchRequest};
-use crate::time::ClockInterval;
-use crate::ttl::{InvalidTtl, PolicyEpoch, TtlPolicy};
+use crate::time::{ClockInterval, Millis};
+use crate::ttl::{InvalidTtl, PolicyEpoch, TtlPolicy, Vouchers};
 
 /// A command with the proposing leader's reading of the time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proposal {
     /// What the leader's clock said.
     pub now: ClockInterval,
+    /// Who else says so; needed only for a jump of the partition clock.
+    pub vouchers: Option<Vouchers>,
     /// What to do.
     pub command: Command,
 }
@@ -47,6 +49,8 @@ pub enum Command {
     Sweep {
         /// The most items to remove.
         limit: NonZeroU32,
+        /// How long the dead are kept after a jump of the partition clock.
+        grace: Millis,
     },
 }
 

@@ -123,6 +123,29 @@ impl TtlPolicy {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PolicyEpoch(pub u64);
 
+/// A partition clock moves further than this at once only if a majority of the nodes' clocks vouch
+/// for it.
+pub const JUMP_MAX: Millis = Millis(3_600_000);
+/// A clock vouches for an instant that it reads, or is about to.
+const VOUCH_SLACK: Millis = Millis(2000);
+
+/// What the nodes' clocks read when a jump was proposed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Vouchers {
+    /// What each clock that is known reads, at the least.
+    pub readings: Vec<Millis>,
+    /// How many nodes there are.
+    pub nodes: u32,
+}
+
+impl Vouchers {
+    /// True if a majority of the nodes' clocks has come to `at`.
+    pub fn vouch_for(&self, at: Millis) -> bool {
+        let reached = |reading: &&Millis| reading.0.saturating_add(VOUCH_SLACK.0) >= at.0;
+        self.readings.iter().filter(reached).count() * 2 > self.nodes as usize
+    }
+}
+
 /// Everything a partition replicates about expiry. Changed only by applying log entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TtlState {
@@ -136,6 +159,8 @@ pub struct TtlState {
     dead_inheriting: Option<Seconds>,
     /// Items whose own expiry is at or below are dead for good.
     dead_own: Option<Seconds>,
+    /// Where the clock came to by its last jump while expiry was on.
+    jumped_to: Option<Millis>,
 }
 
 impl Default for TtlState {
@@ -147,6 +172,7 @@ impl Default for TtlState {
             epoch: PolicyEpoch(0),
             dead_inheriting: None,
             dead_own: None,
+            jumped_to: None,
         }
     }
 }
@@ -186,14 +212,38 @@ impl TtlState {
     /// First step of applying any entry: takes the proposer's reading of the time.
     ///
     /// The clock follows `lo`, so it is never ahead of the true time; stamps follow `hi`, rounded
-    /// up, so no item lives less than its `ttl`. Neither ever goes back.
-    pub fn advance(&mut self, now: ClockInterval) {
-        let clock = self.clock.max(now.lo());
+    /// up, so no item lives less than its `ttl`. Neither ever goes back. A jump that nobody vouches
+    /// for leaves the clock where it is.
+    pub fn advance(&mut self, now: ClockInterval, vouchers: Option<&Vouchers>) {
+        let jumps = self.is_jump(now.lo());
+        let clock = if jumps && !vouchers.is_some_and(|vouchers| vouchers.vouch_for(now.lo())) {
+            self.clock
+        } else {
+            self.clock.max(now.lo())
+        };
+        if jumps && clock > self.clock && self.policy.is_on() {
+            self.jumped_to = Some(clock);
+        }
         let last_ts = self.last_ts.max(now.hi().max(clock).ceil_seconds());
         assert!(clock >= self.clock, "the partition clock never goes back");
         assert!(last_ts >= self.last_ts, "stamps never go back");
         self.clock = clock;
         self.last_ts = last_ts;
+    }
+
+    /// True if the clock would have to be vouched for to come to `at`.
+    pub fn is_jump(&self, at: Millis) -> bool {
+        at.0 > self.clock.0.saturating_add(JUMP_MAX.0)
+    }
+
+    /// Where the clock came to by its last jump while expiry was on.
+    pub fn jumped_to(&self) -> Option<Millis> {
+        self.jumped_to
+    }
+
+    /// True while dead items are kept, for an operator to look at a jump of the clock.
+    pub fn keeps_the_dead(&self, grace: Millis) -> bool {
+        self.jumped_to.is_some_and(|to| self.clock.0 < to.0.saturating_add(grace.0))
     }
 
     /// The rule: true if a version written at `ts` with this `ttl` no longer exists.
@@ -295,10 +345,15 @@ mod tests {
         ClockInterval::exact(Seconds(seconds).start())
     }
 
+    /// A clock that vouches for everything.
+    fn vouched() -> Vouchers {
+        Vouchers { readings: vec![Millis(u64::MAX)], nodes: 1 }
+    }
+
     fn state(policy: TtlPolicy, clock: u64) -> TtlState {
         let mut state = TtlState::default();
         state.set_policy(policy, PolicyEpoch(1));
-        state.advance(at(clock));
+        state.advance(at(clock), Some(&vouched()));
         state
     }
 
@@ -324,9 +379,9 @@ mod tests {
     #[test]
     fn r10_stamps_round_up_and_never_go_back() {
         let mut state = state(TtlPolicy::Off, 100);
-        state.advance(ClockInterval::new(Millis(100_001), Millis(100_400)));
+        state.advance(ClockInterval::new(Millis(100_001), Millis(100_400)), Some(&vouched()));
         assert_eq!(state.last_ts(), Seconds(101));
-        state.advance(at(50));
+        state.advance(at(50), Some(&vouched()));
         assert_eq!((state.clock(), state.last_ts()), (Millis(100_001), Seconds(101)));
     }
 
@@ -354,7 +409,7 @@ mod tests {
         assert!(state.is_dead(own(5), Seconds(195)));
         assert!(!state.is_dead(ItemTtl::Inherit, Seconds(191)));
         assert!(!state.is_dead(own(5), Seconds(196)));
-        state.advance(at(10_000));
+        state.advance(at(10_000), Some(&vouched()));
         assert!(!state.is_dead(ItemTtl::Inherit, Seconds(191)), "survivors are immortal now");
     }
 
@@ -371,5 +426,44 @@ mod tests {
         state.set_policy(default(1000), PolicyEpoch(2));
         assert!(state.is_dead(ItemTtl::Inherit, Seconds(190)));
         assert!(!state.is_dead(ItemTtl::Inherit, Seconds(191)));
+    }
+
+    #[test]
+    fn t4_a_jump_counts_only_if_a_majority_vouches() {
+        let hour = 3600;
+        let mut state = state(default(10), 1000);
+        let jump = at(1000 + hour + 1);
+        let vouchers = |ahead: usize| {
+            let reading = |n| if n < ahead { jump.lo() } else { Seconds(1000).start() };
+            Some(Vouchers { readings: (0..3).map(reading).collect(), nodes: 3 })
+        };
+        for vouchers in [None, vouchers(0), vouchers(1)] {
+            state.advance(jump, vouchers.as_ref());
+            assert_eq!(state.clock(), Seconds(1000).start());
+            assert!(state.last_ts() >= Seconds(1000 + hour + 1), "stamps err on the late side");
+        }
+        let unheard = Some(Vouchers { readings: vec![jump.lo()], nodes: 3 });
+        state.advance(jump, unheard.as_ref());
+        assert_eq!(state.clock(), Seconds(1000).start(), "silence does not vouch");
+        state.advance(at(1000 + hour), None);
+        assert_eq!(state.clock(), Seconds(1000 + hour).start(), "an hour is no jump");
+        let mut state = self::state(default(10), 1000);
+        state.advance(jump, vouchers(2).as_ref());
+        assert_eq!(state.clock(), jump.lo());
+    }
+
+    #[test]
+    fn after_a_jump_the_dead_are_kept_for_a_while() {
+        let grace = Millis(3_600_000);
+        let mut state = state(default(10), 1000);
+        assert!(!state.keeps_the_dead(grace), "a first reading is no jump of anything");
+        state.advance(at(100_000), Some(&vouched()));
+        assert_eq!(state.jumped_to(), Some(Seconds(100_000).start()));
+        assert!(state.keeps_the_dead(grace));
+        assert!(!state.keeps_the_dead(Millis(0)));
+        state.advance(at(103_599), None);
+        assert!(state.keeps_the_dead(grace));
+        state.advance(at(103_600), None);
+        assert!(!state.keeps_the_dead(grace));
     }
 }

@@ -26,7 +26,7 @@ use ephemeris_store::query::{
     CompiledQuery, PageLimits, PageOutcome, Parameters, Projection, Scope, Value, run_page,
 };
 use ephemeris_store::time::{ClockInterval, Millis, Seconds};
-use ephemeris_store::ttl::{Life, PolicyEpoch, TimeToLive, TtlPolicy};
+use ephemeris_store::ttl::{Life, PolicyEpoch, TimeToLive, TtlPolicy, Vouchers};
 use goldenscript::{ArgumentConsumer, Command as Line, Context};
 use test_each_file::test_each_path;
 
@@ -42,6 +42,7 @@ struct Runner {
     partition: Partition,
     rules: DocumentRules,
     now: ClockInterval,
+    unvouched: bool,
     epoch: u64,
     last_etags: std::collections::BTreeMap<String, Etag>,
 }
@@ -89,6 +90,7 @@ impl Runner {
             partition,
             rules,
             now: ClockInterval::exact(Millis(0)),
+            unvouched: false,
             epoch: 0,
             last_etags: std::collections::BTreeMap::new(),
         }
@@ -101,14 +103,21 @@ impl Runner {
             let lo = millis(at)?;
             self.now = ClockInterval::new(lo, Millis(lo.0 + width.0));
         }
+        self.unvouched = args.take_key("unvouched").is_some();
         Ok(())
     }
 
     fn propose(&mut self, command: Command) -> Result<Outcome, Box<dyn Error>> {
-        let bytes = codec::encode(&Proposal { now: self.now, command });
+        let bytes = codec::encode(&Proposal { now: self.now, vouchers: self.vouchers(), command });
         let index = self.partition.progress().applied.map_or(0, |applied| applied.index + 1);
         let outcome = self.partition.apply(LogId { term: 1, index }, Entry::Command(&bytes))?;
         Ok(outcome.expect("commands have outcomes"))
+    }
+
+    /// Two of three nodes vouch for the leader's clock, unless the script says `unvouched=`.
+    fn vouchers(&self) -> Option<Vouchers> {
+        let lo = self.now.lo();
+        (!self.unvouched).then(|| Vouchers { readings: vec![lo, lo], nodes: 3 })
     }
 
     fn key(&self, id: &str) -> ItemKey {
@@ -284,7 +293,8 @@ impl Runner {
     fn sweep(&mut self, mut args: ArgumentConsumer<'_>) -> Answer {
         let limit = args.take_key("limit").map_or(Ok(100), str::parse)?;
         let limit = NonZeroU32::new(limit).ok_or("a sweep removes something")?;
-        let outcome = self.propose(Command::Sweep { limit })?;
+        let grace = args.take_key("grace").map_or(Ok(Millis(0)), millis)?;
+        let outcome = self.propose(Command::Sweep { limit, grace })?;
         let CommandEffect::Swept { removed, more } = outcome.effect else { panic!("{outcome:?}") };
         Ok(format!("removed {removed}{}\n", if more { ", more to do" } else { "" }))
     }

@@ -6,6 +6,7 @@ use ephemeris_store::catalog::{CatalogState, PartitionRecord};
 use ephemeris_store::ids::{GroupId, NodeId};
 use serde_json::{Value, json};
 
+use crate::clock::ClockStatus;
 use crate::node::Node;
 use crate::placement::describe_nodes;
 use crate::requests::{NodeDescription, ReplicaDescription};
@@ -32,9 +33,23 @@ pub(crate) async fn cluster(node: &Node) -> Value {
                 "reachable": described.is_some(),
                 "version": described.map(|description| &description.version),
                 "replicas": described.map(|description| description.replicas.len()),
+                "clock": described.and_then(|description| description.clock.as_ref()).map(clock),
             })
         }).collect::<Vec<_>>(),
         "groups": groups,
+    })
+}
+
+/// Milliseconds, of which the clocks know fractions.
+#[expect(clippy::cast_precision_loss, reason = "shown to people")]
+fn clock(status: &ClockStatus) -> Value {
+    let millis = |micros: i64| micros as f64 / 1000.0;
+    let offsets: BTreeMap<String, f64> =
+        status.offsets.iter().map(|(node, offset)| (node.to_string(), millis(*offset))).collect();
+    json!({
+        "widthMs": status.width_micros.map(millis),
+        "agreedMsAgo": status.agreed_micros_ago.map(millis),
+        "othersAheadMs": offsets,
     })
 }
 

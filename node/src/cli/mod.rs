@@ -153,6 +153,10 @@ struct StartFlags {
     #[arg(long, value_name = "MS")]
     #[serde(skip_serializing_if = "Option::is_none")]
     request_timeout_ms: Option<u64>,
+    /// How long expired items are kept after a jump of the clock, in seconds [default: 3600].
+    #[arg(long, value_name = "S")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    purge_grace_s: Option<u64>,
     /// Memory for uncompressed blocks, in MiB [default: 32].
     #[arg(long, value_name = "MIB")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -177,6 +181,10 @@ struct ClusterFlags {
     #[arg(long, value_name = "N=HOST:PORT,…")]
     #[serde(skip_serializing_if = "Option::is_none")]
     cluster: Option<String>,
+    /// Nothing expires while the nodes' clocks leave more doubt than this [default: 2000].
+    #[arg(long, value_name = "MS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    clock_width_ms_max: Option<u64>,
     /// How often a leader shows that it lives, in milliseconds [default: 250].
     #[arg(long, value_name = "MS")]
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -9,13 +9,17 @@ pub(super) fn print(status: &Value, as_json: bool) -> anyhow::Result<()> {
         return Ok(());
     }
     println!("cluster {}", text(&status["cluster"]));
-    println!("\n{:>4}  {:<10} {:>8}  {:<32} version", "node", "reachable", "replicas", "url");
+    println!(
+        "\n{:>4}  {:<10} {:>8}  {:>8}  {:<32} version",
+        "node", "reachable", "replicas", "clock", "url"
+    );
     for node in list(&status["nodes"]) {
         println!(
-            "{:>4}  {:<10} {:>8}  {:<32} {}",
+            "{:>4}  {:<10} {:>8}  {:>8}  {:<32} {}",
             text(&node["node"]),
             if node["reachable"] == true { "yes" } else { "NO" },
             text(&node["replicas"]),
+            clock(&node["clock"]),
             text(&node["url"]),
             text(&node["version"]),
         );
@@ -36,6 +40,15 @@ pub(super) fn print(status: &Value, as_json: bool) -> anyhow::Result<()> {
         );
     }
     Ok(())
+}
+
+/// How exactly a node knows the time.
+fn clock(clock: &Value) -> String {
+    match (clock.is_null(), clock["widthMs"].as_f64()) {
+        (true, _) => "own".to_string(),
+        (false, None) => "UNKNOWN".to_string(),
+        (false, Some(width)) => format!("±{:.0} ms", width / 2.0),
+    }
 }
 
 fn list(value: &Value) -> &[Value] {

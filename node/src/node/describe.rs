@@ -25,6 +25,7 @@ impl Node {
             ("catalog has a leader", led),
             ("node is registered", registered && state.cluster().is_some()),
             ("replicas are running", replicas),
+            ("clocks agree", self.inner.clock.now().is_sure()),
             ("not draining", !self.inner.draining.load(Ordering::SeqCst)),
         ]
     }
@@ -65,6 +66,7 @@ impl Node {
             node: self.node_id(),
             url: self.inner.url.clone(),
             version: env!("CARGO_PKG_VERSION").to_string(),
+            clock: self.inner.quorum.as_ref().map(|clock| clock.status()),
             replicas,
         }
     }

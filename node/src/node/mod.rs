@@ -4,6 +4,7 @@
 //! 2. `follow` starts and stops replicas as the catalog says, and makes the cluster know this node.
 //! 3. `stop` hands leadership away before the process ends.
 
+mod clocks;
 mod describe;
 mod follow;
 mod start;
@@ -24,7 +25,7 @@ use ephemeris_store::codec;
 use ephemeris_store::ids::{GroupId, Lsn, NodeId, ReplicaId};
 use ephemeris_store::machine::Machine as _;
 
-use crate::clock::{self, Instant, SharedClock};
+use crate::clock::{self, Instant, QuorumClock, SharedClock};
 use crate::config::NodeConfig;
 use crate::identity::DataDirectory;
 use crate::partition::{LocalReplica, PartitionError, ReplicaContext};
@@ -46,6 +47,8 @@ pub(crate) struct Node {
 struct Inner {
     config: NodeConfig,
     clock: SharedClock,
+    /// The same clock, if this is a node of a cluster.
+    quorum: Option<Arc<QuorumClock>>,
     tasks: Tasks,
     identity: LocalIdentity,
     directory_id: u128,
@@ -114,7 +117,7 @@ impl Node {
         &self,
         command: CatalogCommand,
     ) -> Result<CatalogOutcome, PartitionError> {
-        let proposal = CatalogProposal { now: self.inner.clock.now(), command };
+        let proposal = CatalogProposal { now: self.inner.clock.now().interval, command };
         match self.inner.catalog.propose(codec::encode(&proposal)).await {
             Ok(outcome) => Ok(outcome),
             Err(ProposeError::NotLeader { leader }) => Err(PartitionError::NotLeader { leader }),

@@ -26,7 +26,7 @@ use tokio::net::TcpListener;
 use tracing::{info, warn};
 
 use super::{Inner, Node};
-use crate::clock::{self, SharedClock, Steps, SystemClock};
+use crate::clock::{self, QuorumClock, SharedClock, SystemClock};
 use crate::config::NodeConfig;
 use crate::identity::{DataDirectory, IdentityError};
 use crate::partition::{PartitionError, ReplicaContext};
@@ -165,6 +165,7 @@ struct Foundation {
     /// Where clients reach this node.
     url: String,
     clock: SharedClock,
+    quorum: Option<Arc<QuorumClock>>,
     tasks: Tasks,
     data: DataDirectory,
     identity: LocalIdentity,
@@ -180,9 +181,12 @@ impl Foundation {
         let data = DataDirectory::open(&config.data_dir, config.node, rand::random())?;
         let known = data.identity();
         let identity = LocalIdentity::new(config.node, known.directory(), known.cluster());
-        let alone = config.founders.len() == 1;
-        let steps = if alone { Steps::Distrusted } else { Steps::Followed };
-        let clock: SharedClock = Arc::new(SystemClock::new(steps));
+        let nodes = config.founders.len();
+        let quorum = (nodes > 1).then(|| Arc::new(QuorumClock::new(nodes, config.clock_width_max)));
+        let clock: SharedClock = match &quorum {
+            Some(quorum) => quorum.clone(),
+            None => Arc::new(SystemClock::new()),
+        };
         let storage = open_storage(&config, &data)?;
         let founders = config.founders.clone();
         let transport = PeerTransport::new(tasks.clone(), identity.clone(), founders);
@@ -196,6 +200,7 @@ impl Foundation {
             url: config.advertise.clone().unwrap_or_else(|| format!("http://{http}/")),
             config,
             clock,
+            quorum,
             tasks,
             data,
             identity,
@@ -379,15 +384,18 @@ impl Node {
             router: router.clone(),
             options: options.clone(),
             clock: foundation.clock.clone(),
+            purge_grace: foundation.config.purge_grace,
             directory: directory.clone(),
             tasks: foundation.tasks.clone(),
         };
-        let Foundation { config, url, clock, tasks, data, identity, storage, transport, .. } =
+        let Foundation { config, url, clock, quorum, tasks, data, identity, storage, .. } =
             foundation;
+        let transport = foundation.transport;
         let inner = Inner {
             directory_id: data.identity().directory(),
             config,
             clock,
+            quorum,
             tasks,
             identity,
             storage,
@@ -432,6 +440,10 @@ impl Node {
         tasks.spawn("follow catalog", async move { node.run_follow_catalog().await });
         let node = self.clone();
         tasks.spawn("announce", async move { node.run_announcements().await });
+        if let Some(clock) = self.inner.quorum.clone() {
+            let node = self.clone();
+            tasks.spawn("clocks", async move { node.run_clock_samples(clock).await });
+        }
         let node = self.clone();
         tasks.spawn("flush", async move { node.run_flushes().await });
         if self.inner.config.peer.is_some() {

@@ -10,10 +10,12 @@ use ephemeris_raft::{Group, GroupOptions, Leadership, Router, StartError, Storag
 use ephemeris_store::catalog::PartitionRecord;
 use ephemeris_store::ids::ReplicaId;
 use ephemeris_store::partition::{Partition, PartitionSpec};
+use ephemeris_store::time::Millis;
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
-use super::{PartitionService, sweeper};
+use super::PartitionService;
+use super::sweeper::Sweeper;
 use crate::clock::SharedClock;
 use crate::placement::Directory;
 use crate::supervisor::Tasks;
@@ -39,6 +41,8 @@ pub(crate) struct ReplicaContext {
     pub(crate) options: GroupOptions,
     /// The node's clock.
     pub(crate) clock: SharedClock,
+    /// How long expired items are kept after a jump of the clock.
+    pub(crate) purge_grace: Duration,
     /// The catalog.
     pub(crate) directory: Directory,
     /// Owner of the node's tasks.
@@ -188,8 +192,14 @@ impl Actor {
             directory: self.context.directory.clone(),
             record: self.record.clone(),
         };
-        let (service, clock) = (self.service.clone(), self.context.clock.clone());
-        let executor = self.context.storage.executor;
+        let grace = u64::try_from(self.context.purge_grace.as_millis());
+        let sweeper = Sweeper {
+            service: self.service.clone(),
+            clock: self.context.clock.clone(),
+            executor: self.context.storage.executor,
+            grace: Millis(grace.expect("a setting of seconds fits")),
+            term,
+        };
         tasks.spawn("leader", async move {
             let group = duties.service.group();
             // What earlier leaders left is applied before anything is decided. A leader is told so a
@@ -198,7 +208,7 @@ impl Actor {
                 debug!(group = %group.group(), term, %error, "the term has not settled yet");
                 tokio::time::sleep(SETTLE_RETRY).await;
             }
-            tokio::join!(sweeper::run(service, clock, executor, term), duties.run());
+            tokio::join!(sweeper.run(), duties.run());
         });
         self.leader_tasks = Some(tasks);
     }

@@ -23,7 +23,7 @@ use super::{
     ChangesRequest, PartitionError, PartitionRequest, PartitionResponse, PartitionStatistics,
     QueryRequest,
 };
-use crate::clock::{self, SharedClock};
+use crate::clock::{self, SharedClock, Trust};
 use crate::placement::Directory;
 
 /// How often a read looks again after advancing the clock: an item can be written anew meanwhile.
@@ -103,7 +103,10 @@ impl PartitionService {
 
     /// Proposes a command with the node clock's reading.
     pub(crate) async fn propose(&self, command: Command) -> Result<Outcome, PartitionError> {
-        let proposal = Proposal { now: self.clock.now(), command };
+        let now = self.clock.now().interval;
+        let jumps = self.group.machine().state().ttl().is_jump(now.lo());
+        let vouchers = jumps.then(|| self.clock.vouching());
+        let proposal = Proposal { now, vouchers, command };
         match self.group.propose(codec::encode(&proposal)).await {
             Ok(outcome) => Ok(outcome),
             Err(ProposeError::NotLeader { leader }) => Err(PartitionError::NotLeader { leader }),
@@ -123,6 +126,11 @@ impl PartitionService {
 
     async fn write(&self, writes: Vec<ItemWrite>) -> Result<PartitionResponse, PartitionError> {
         self.check_ready()?;
+        let expires = self.group.machine().state().ttl().policy().is_on();
+        if expires && self.clock.now().trust == Trust::Unsettled {
+            let reason = "the nodes' clocks have not agreed yet, and items here can expire";
+            return Err(PartitionError::Doubtful(reason.to_string()));
+        }
         let outcome = self.propose(Command::Write(writes)).await?;
         match outcome.effect {
             CommandEffect::Write(result) => {
@@ -143,7 +151,7 @@ impl PartitionService {
             let fetched = machine.fetch(&key)?;
             let lsn = fetched.lsn();
             // After the fetch: a clock read before could pass a version that was dead on arrival.
-            let item = match fetched.judge(self.clock.now().hi()) {
+            let item = match fetched.judge(self.clock.now().interval.hi()) {
                 Life::Alive => fetched.into_item(),
                 Life::Dead => None,
                 Life::InDoubt(expiry) => {
@@ -159,13 +167,20 @@ impl PartitionService {
 
     /// Waits until `at` has surely passed, and has the log say so.
     async fn advance_clock(&self, at: Millis) -> Result<(), PartitionError> {
-        clock::wait_until(self.clock.as_ref(), at).await;
+        if !clock::wait_until(self.clock.as_ref(), at).await {
+            let reason = "the nodes' clocks leave too much doubt";
+            return Err(PartitionError::Doubtful(reason.to_string()));
+        }
         let _one_at_a_time = self.advancing.lock().await;
         if self.group.machine().state().ttl().clock() >= at {
             return Ok(());
         }
         match self.propose(Command::AdvanceClock).await {
-            Ok(_) => Ok(()),
+            Ok(_) if self.group.machine().state().ttl().clock() >= at => Ok(()),
+            Ok(_) => {
+                let reason = "no majority of the nodes' clocks vouches for so large a step";
+                Err(PartitionError::Doubtful(reason.to_string()))
+            }
             // Nothing of the reader's was executed, whatever became of the advance.
             Err(PartitionError::Unknown(reason)) => Err(PartitionError::Doubtful(reason)),
             Err(error) => Err(error),
@@ -196,7 +211,7 @@ impl PartitionService {
             let lsn = view.state().lsn();
             // Once the clock was advanced the page is judged at it, where nothing is in doubt.
             let hi = match instant {
-                None => self.clock.now().hi(),
+                None => self.clock.now().interval.hi(),
                 Some(_) => view.state().ttl().clock(),
             };
             let (request, query, key) = (request.clone(), query.clone(), rules.key().clone());
@@ -242,7 +257,7 @@ impl PartitionService {
             let view = self.group.machine().snapshot();
             let lsn = view.state().lsn();
             let hi = match instant.take() {
-                None => self.clock.now().hi(),
+                None => self.clock.now().interval.hi(),
                 Some(()) => view.state().ttl().clock(),
             };
             let (scope, key) = (scope.clone(), key.clone());

@@ -231,7 +231,7 @@ impl Cluster {
         node: u32,
         command: Command,
     ) -> Result<Outcome, ProposeError> {
-        let proposal = Proposal { now: self.now(), command };
+        let proposal = Proposal { now: self.now(), vouchers: None, command };
         self.node(node).group().propose(codec::encode(&proposal)).await
     }
 

@@ -93,12 +93,12 @@ impl Draft<'_> {
     }
 
     fn carry_out(&mut self, bytes: &[u8]) -> Result<CommandEffect, Fault> {
-        let Proposal { now, command } =
+        let Proposal { now, vouchers, command } =
             codec::decode(bytes).map_err(|error| Fault::corrupt("log entry", error))?;
         if !now.is_valid() {
             return Err(Fault::corrupt("log entry", "a clock interval that ends before it starts"));
         }
-        self.state.ttl.advance(now);
+        self.state.ttl.advance(now, vouchers.as_ref());
         match command {
             Command::Write(writes) => self.write(writes).map(CommandEffect::Write),
             Command::SetTtlPolicy { epoch, policy } => {
@@ -110,7 +110,7 @@ impl Draft<'_> {
             }
             Command::AdvanceClock => Ok(CommandEffect::ClockAdvanced),
             Command::Clear { logical_partition, limit } => self.clear(&logical_partition, limit),
-            Command::Sweep { limit } => self.sweep(limit),
+            Command::Sweep { limit, grace } => self.sweep(limit, grace),
         }
     }
 

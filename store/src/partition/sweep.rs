@@ -13,14 +13,21 @@ use super::apply::Draft;
 use crate::command::CommandEffect;
 use crate::engine::{Fault, KeyRange, Rows, Table};
 use crate::item::{FeedRow, Item, ItemKey, feed_position};
-use crate::time::Seconds;
+use crate::time::{Millis, Seconds};
 use crate::ttl::ItemTtl;
 
 /// Feed rows one sweep may pass for each item it may remove: bounds the time of one apply.
 const ROWS_PASSED_PER_REMOVAL: u32 = 16;
 
 impl Draft<'_> {
-    pub(super) fn sweep(&mut self, limit: NonZeroU32) -> Result<CommandEffect, Fault> {
+    pub(super) fn sweep(
+        &mut self,
+        limit: NonZeroU32,
+        grace: Millis,
+    ) -> Result<CommandEffect, Fault> {
+        if self.state.ttl.keeps_the_dead(grace) {
+            return Ok(CommandEffect::Swept { removed: 0, more: false });
+        }
         let limit = limit.get();
         let mut removed = 0;
         let mut more = self.sweep_own(limit, &mut removed)?;

@@ -13,8 +13,8 @@ use crate::engine::MemoryEngine;
 use crate::ids::{DatabaseNumber, ItemId};
 use crate::item::ItemKey;
 use crate::partition_key::{KeyDefinition, KeyKind, PartitionKey};
-use crate::time::{ClockInterval, Seconds};
-use crate::ttl::{PolicyEpoch, TimeToLive, TtlField, TtlPolicy};
+use crate::time::{ClockInterval, Millis, Seconds};
+use crate::ttl::{PolicyEpoch, TimeToLive, TtlField, TtlPolicy, Vouchers};
 
 fn partition(engine: &MemoryEngine) -> Partition {
     let container = ContainerNumber { database: DatabaseNumber(1), number: 1 };
@@ -24,7 +24,8 @@ fn partition(engine: &MemoryEngine) -> Partition {
 
 fn apply(partition: &Partition, second: u64, command: Command) {
     let now = ClockInterval::exact(Seconds(second).start());
-    let bytes = codec::encode(&Proposal { now, command });
+    let vouchers = Some(Vouchers { readings: vec![now.lo()], nodes: 1 });
+    let bytes = codec::encode(&Proposal { now, vouchers, command });
     let index = partition.progress().applied.map_or(0, |applied| applied.index + 1);
     partition.apply(LogId { term: 1, index }, Entry::Command(&bytes)).unwrap();
 }
@@ -118,7 +119,7 @@ proptest! {
                 }
                 Step::Sweep(limit) => {
                     let limit = NonZeroU32::new(limit).unwrap();
-                    apply(&partition, now, Command::Sweep { limit });
+                    apply(&partition, now, Command::Sweep { limit, grace: Millis(0) });
                 }
                 Step::Wait(seconds) => now += seconds,
                 Step::Look => {
@@ -136,7 +137,7 @@ proptest! {
         // Sweeping until nothing is due empties the partition of everything dead.
         let limit = NonZeroU32::new(100).unwrap();
         for _ in 0..20 {
-            apply(&partition, now, Command::Sweep { limit });
+            apply(&partition, now, Command::Sweep { limit, grace: Millis(0) });
         }
         let view = partition.snapshot();
         let range = view.keys().slots(Table::Items, SlotRange::ALL);

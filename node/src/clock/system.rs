@@ -1,43 +1,15 @@
-//! The only place that reads a clock. Everything else is handed an interval or an instant.
+//! The clock of a node alone: there is no majority to ask.
+//!
+//! The wall clock is believed as long as it walks in step with the time since boot. When somebody
+//! sets it, this clock goes on at the old pace and raises an alarm.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::{Mutex, PoisonError};
 
 use ephemeris_store::time::{ClockInterval, Millis};
-use rustix::time::{ClockId, clock_gettime};
+use ephemeris_store::ttl::Vouchers;
 use tracing::error;
 
-pub(crate) use tokio::time::Instant;
-
-/// What a node knows of the time.
-pub(crate) trait Clock: Send + Sync + 'static {
-    /// The interval the true time lies in.
-    fn now(&self) -> ClockInterval;
-}
-
-/// A shared clock.
-pub(crate) type SharedClock = Arc<dyn Clock>;
-
-/// Now, for measuring how long something takes; never a date.
-pub(crate) fn monotonic() -> Instant {
-    Instant::now()
-}
-
-/// The wall clock's date, for HTTP headers and log lines only.
-pub(crate) fn wall() -> SystemTime {
-    SystemTime::now()
-}
-
-/// Waits until the clock cannot read earlier than `at`.
-pub(crate) async fn wait_until(clock: &dyn Clock, at: Millis) {
-    loop {
-        let lo = clock.now().lo();
-        if lo >= at {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(at.0 - lo.0)).await;
-    }
-}
+use super::{Clock, Reading, boot_micros, wall_micros};
 
 /// A step of the wall clock by more than this is not believed, in milliseconds.
 const STEP_MS_MAX: u64 = 2000;
@@ -47,16 +19,6 @@ const STEP_MS_MAX: u64 = 2000;
 /// Readings are whole milliseconds, so the interval is one millisecond wide.
 pub(crate) struct SystemClock {
     anchor: Mutex<Anchor>,
-    steps: Steps,
-}
-
-/// What to make of a step of the wall clock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Steps {
-    /// A node alone: go on at the pace of the time since boot, and raise an alarm.
-    Distrusted,
-    /// A node in a cluster: the wall clock is taken as it is.
-    Followed,
 }
 
 /// A pair of readings taken together.
@@ -69,23 +31,21 @@ struct Anchor {
 
 impl SystemClock {
     /// A clock that starts at what the wall clock says now.
-    pub(crate) fn new(steps: Steps) -> Self {
+    pub(crate) fn new() -> Self {
         let anchor = Anchor { wall_ms: wall_ms(), boot_ms: boot_ms(), alarmed: false };
-        Self { anchor: Mutex::new(anchor), steps }
+        Self { anchor: Mutex::new(anchor) }
     }
 }
 
 impl Clock for SystemClock {
-    fn now(&self) -> ClockInterval {
-        let wall = wall_ms();
-        let reading = match self.steps {
-            Steps::Followed => wall,
-            Steps::Distrusted => {
-                let mut anchor = self.anchor.lock().unwrap_or_else(PoisonError::into_inner);
-                anchor.read(wall, boot_ms())
-            }
-        };
-        ClockInterval::new(Millis(reading), Millis(reading + 1))
+    fn now(&self) -> Reading {
+        let mut anchor = self.anchor.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = anchor.read(wall_ms(), boot_ms());
+        Reading::sure(ClockInterval::new(Millis(at), Millis(at + 1)))
+    }
+
+    fn vouching(&self) -> Vouchers {
+        Vouchers { readings: vec![self.now().interval.lo()], nodes: 1 }
     }
 }
 
@@ -113,18 +73,11 @@ impl Anchor {
 }
 
 fn wall_ms() -> u64 {
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
-    let since_epoch = since_epoch.expect("the clock reads later than 1970");
-    u64::try_from(since_epoch.as_millis())
-        .expect("the clock reads earlier than the year 500 million")
+    wall_micros() / 1000
 }
 
-/// Time since boot, suspended time included.
 fn boot_ms() -> u64 {
-    let time = clock_gettime(ClockId::Boottime);
-    let seconds = u64::try_from(time.tv_sec).expect("time since boot is positive");
-    let nanos = u64::try_from(time.tv_nsec).expect("nanoseconds are positive");
-    seconds * 1000 + nanos / 1_000_000
+    boot_micros() / 1000
 }
 
 #[cfg(test)]
@@ -165,8 +118,8 @@ mod tests {
 
     #[test]
     fn readings_are_a_millisecond_wide() {
-        let now = SystemClock::new(Steps::Distrusted).now();
-        assert_eq!(now.width_ms(), 1);
-        assert!(now.lo() > Millis(1_600_000_000_000));
+        let now = SystemClock::new().now();
+        assert_eq!(now.interval.width_ms(), 1);
+        assert!(now.interval.lo() > Millis(1_600_000_000_000));
     }
 }

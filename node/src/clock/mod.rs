@@ -1,0 +1,114 @@
+//! The only place that reads a clock. Everything else is handed a reading or an instant.
+//!
+//! A node alone has its `system` clock. A node of a cluster has a `quorum` clock: `agreement` of a
+//! majority of the nodes' clocks, sampled once a second.
+
+mod agreement;
+mod quorum;
+mod system;
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use ephemeris_store::time::{ClockInterval, Millis};
+use ephemeris_store::ttl::Vouchers;
+use rustix::time::{ClockId, clock_gettime};
+
+pub(crate) use quorum::{ClockStatus, QuorumClock};
+pub(crate) use system::SystemClock;
+pub(crate) use tokio::time::Instant;
+
+/// What a node knows of the time.
+pub(crate) trait Clock: Send + Sync + 'static {
+    /// The interval the true time lies in, and what it is good for.
+    fn now(&self) -> Reading;
+
+    /// What the nodes' clocks say, for a jump of the partition clock that must be vouched for.
+    fn vouching(&self) -> Vouchers;
+}
+
+/// A reading of the clock.
+///
+/// An interval that is not `Sure` starts at zero: no partition clock is moved by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reading {
+    /// The true time lies in here.
+    pub(crate) interval: ClockInterval,
+    /// What it is good for.
+    pub(crate) trust: Trust,
+}
+
+/// What a reading is good for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trust {
+    /// Stamps and expiry.
+    Sure,
+    /// Stamps: the last agreement is long ago. Nothing expires meanwhile.
+    Wide,
+    /// Stamps of what cannot expire: a majority of the nodes' clocks never agreed.
+    Unsettled,
+}
+
+impl Reading {
+    pub(crate) fn sure(interval: ClockInterval) -> Self {
+        Self { interval, trust: Trust::Sure }
+    }
+
+    fn until(hi: Millis, trust: Trust) -> Self {
+        Self { interval: ClockInterval::new(Millis(0), hi), trust }
+    }
+
+    /// True if items may expire by this reading.
+    pub(crate) fn is_sure(self) -> bool {
+        match self.trust {
+            Trust::Sure => true,
+            Trust::Wide | Trust::Unsettled => false,
+        }
+    }
+}
+
+/// A shared clock.
+pub(crate) type SharedClock = Arc<dyn Clock>;
+
+/// Now, for measuring how long something takes; never a date.
+pub(crate) fn monotonic() -> Instant {
+    Instant::now()
+}
+
+/// The wall clock's date, for HTTP headers and log lines only.
+pub(crate) fn wall() -> SystemTime {
+    SystemTime::now()
+}
+
+/// Longest pause between two looks at a clock that is waited for.
+const LOOK_EVERY_MAX: Duration = Duration::from_millis(100);
+
+/// Waits until `at` has surely passed; false if the clock does not know.
+pub(crate) async fn wait_until(clock: &dyn Clock, at: Millis) -> bool {
+    loop {
+        let now = clock.now();
+        if !now.is_sure() {
+            return false;
+        }
+        let Some(left) = at.0.checked_sub(now.interval.lo().0).filter(|left| *left > 0) else {
+            return true;
+        };
+        tokio::time::sleep(Duration::from_millis(left).min(LOOK_EVERY_MAX)).await;
+    }
+}
+
+/// The wall clock, in microseconds since 1970.
+fn wall_micros() -> u64 {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+    let since_epoch = since_epoch.expect("the clock reads later than 1970");
+    u64::try_from(since_epoch.as_micros())
+        .expect("the clock reads earlier than the year 500 thousand")
+}
+
+/// Time since boot, suspended time included, in microseconds.
+fn boot_micros() -> u64 {
+    let time = clock_gettime(ClockId::Boottime);
+    let seconds = u64::try_from(time.tv_sec).expect("time since boot is positive");
+    let nanos = u64::try_from(time.tv_nsec).expect("nanoseconds are positive");
+    seconds * 1_000_000 + nanos / 1000
+}

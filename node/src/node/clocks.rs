@@ -1,0 +1,40 @@
+//! Asks the other nodes for their clocks, once a second, and settles on what a majority says.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ephemeris_store::ids::NodeId;
+use futures_util::future::join_all;
+
+use super::Node;
+use crate::clock::QuorumClock;
+use crate::requests::{NodeRequest, NodeResponse};
+
+/// Pause between two rounds of questions.
+const SAMPLE_EVERY: Duration = Duration::from_secs(1);
+/// The same, as long as the clocks have not agreed.
+const SAMPLE_EVERY_AT_FIRST: Duration = Duration::from_millis(50);
+/// A slower answer would say little about the other clock.
+const ANSWER_DEADLINE: Duration = Duration::from_millis(500);
+
+impl Node {
+    /// Runs until the node stops.
+    pub(super) async fn run_clock_samples(&self, clock: Arc<QuorumClock>) {
+        loop {
+            let others: Vec<NodeId> =
+                self.catalog_nodes().into_iter().filter(|node| *node != self.node_id()).collect();
+            join_all(others.iter().map(|node| self.sample_clock(&clock, *node))).await;
+            clock.settle(&others);
+            let agreed = clock.status().width_micros.is_some();
+            tokio::time::sleep(if agreed { SAMPLE_EVERY } else { SAMPLE_EVERY_AT_FIRST }).await;
+        }
+    }
+
+    async fn sample_clock(&self, clock: &QuorumClock, node: NodeId) {
+        let sample = QuorumClock::ask();
+        let answer = self.send(node, &NodeRequest::Clock, ANSWER_DEADLINE).await;
+        if let Ok(NodeResponse::Clock(wall_micros)) = answer {
+            clock.observe(node, sample, wall_micros);
+        }
+    }
+}
