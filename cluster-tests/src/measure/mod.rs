@@ -6,4 +6,4 @@ mod process;
 
 pub use latency::Latencies;
 pub use metrics::Metrics;
-pub use process::Usage;
+pub use process::{Usage, machine_cpu};

@@ -36,6 +36,13 @@ impl Usage {
     }
 }
 
+/// Processor time that all processes of this machine together have used so far.
+pub fn machine_cpu() -> Duration {
+    let stat = fs::read_to_string("/proc/stat").expect("/proc/stat is readable");
+    let busy = busy(&stat, rustix::param::clock_ticks_per_second());
+    busy.expect("/proc/stat is as it was")
+}
+
 /// Processor time since an earlier look; memory as it is now.
 impl Sub for Usage {
     type Output = Self;
@@ -63,6 +70,15 @@ fn cpu(stat: &str, ticks_per_second: u64) -> Option<Duration> {
     Some(Duration::from_micros((user + system) * 1_000_000 / ticks_per_second))
 }
 
+/// User, nice, system, interrupts and what the host took; not idle and waiting for disks.
+fn busy(stat: &str, ticks_per_second: u64) -> Option<Duration> {
+    let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
+    let ticks: Option<Vec<u64>> = line.split_whitespace().map(|field| field.parse().ok()).collect();
+    let ticks = ticks?;
+    let busy: u64 = [0, 1, 2, 5, 6, 7].iter().filter_map(|at| ticks.get(*at)).sum();
+    Some(Duration::from_micros(busy * 1_000_000 / ticks_per_second))
+}
+
 fn resident_bytes(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
@@ -77,6 +93,12 @@ mod tests {
     fn processor_time_is_found_behind_any_name() {
         let stat = "42 (a ) b) S 1 42 42 0 -1 4194560 9 0 0 0 150 50 0 0 20 0 4 0 1 2 3";
         assert_eq!(cpu(stat, 100), Some(Duration::from_secs(2)));
+    }
+
+    #[test]
+    fn the_machine_is_busy_when_it_neither_idles_nor_waits() {
+        let stat = "cpu  100 10 40 9999 5555 20 20 10 7 7\ncpu0 1 2 3\n";
+        assert_eq!(busy(stat, 100), Some(Duration::from_secs(2)));
     }
 
     #[test]

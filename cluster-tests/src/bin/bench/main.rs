@@ -3,7 +3,8 @@
 //! 1. Nodes are started, or given by `--urls`; items of 1 KB are stored for reads.
 //! 2. Each workload runs at each concurrency for `--seconds`, then the same requests go to an echo
 //!    server: what HTTP alone costs on this machine.
-//! 3. Each run tells operations a second, latencies, and what servers and generator have used.
+//! 3. Each run tells operations a second, latencies, and what servers and generator have used;
+//!    `others` says how many processors something else kept busy: near 0, or the run is void.
 
 mod arguments;
 mod echo;

@@ -159,6 +159,8 @@ fn summarise(
         max: measured.latencies.max(),
         server_cpu: used.map(|used| used.cpu),
         generator_cpu: (after.1 - before.1).cpu,
+        machine_cpu: after.0.machine_cpu.saturating_sub(before.0.machine_cpu),
+        elapsed: measured.elapsed,
         resident_bytes: used.map(|used| used.resident_bytes),
         syncs: after.0.syncs - before.0.syncs,
         unexpected: measured.unexpected.clone(),

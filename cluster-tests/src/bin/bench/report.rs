@@ -44,6 +44,11 @@ pub(crate) struct Run {
     pub(crate) server_cpu: Option<Duration>,
     #[serde(rename = "generator_cpu_us", serialize_with = "as_micros")]
     pub(crate) generator_cpu: Duration,
+    /// Of everything on this machine.
+    #[serde(rename = "machine_cpu_us", serialize_with = "as_micros")]
+    pub(crate) machine_cpu: Duration,
+    #[serde(rename = "elapsed_us", serialize_with = "as_micros")]
+    pub(crate) elapsed: Duration,
     /// Of all servers together, after the run.
     pub(crate) resident_bytes: Option<u64>,
     /// Of all logs.
@@ -77,6 +82,13 @@ impl Run {
     /// Processor time of all servers for one operation, in microseconds.
     fn server_cpu_per_operation(&self) -> Option<f64> {
         self.server_cpu.map(|cpu| micros(cpu) / float(self.operations.max(1)))
+    }
+
+    /// Processors that something else kept busy meanwhile: results count only if it is near 0.
+    fn disturbance(&self) -> Option<f64> {
+        let ours = self.server_cpu? + self.generator_cpu;
+        let others = self.machine_cpu.saturating_sub(ours);
+        Some(others.as_secs_f64() / self.elapsed.as_secs_f64().max(f64::MIN_POSITIVE))
     }
 
     /// The generator's part of the processor time that was used, in percent.
@@ -116,7 +128,7 @@ impl fmt::Display for Report {
         }
         writeln!(
             f,
-            "{:<9} {:<7} {:>5} {:>9} {:>9} {:>9} {:>9} {:>7} {:>7} {:>8} {:>8} {:>9} {:>9}",
+            "{:<9} {:<7} {:>5} {:>9} {:>9} {:>9} {:>9} {:>6} {:>6} {:>6} {:>7} {:>8} {:>7} {:>8}",
             "server",
             "what",
             "conc",
@@ -125,6 +137,7 @@ impl fmt::Display for Report {
             "p99 µs",
             "CPU µs/op",
             "gen %",
+            "others",
             "MB",
             "fsyncs",
             "fsync/op",
@@ -151,7 +164,7 @@ impl Report {
         let syncs = float(run.syncs) / float(run.operations.max(1));
         writeln!(
             f,
-            "{:<9} {:<7} {:>5} {:>9.0} {:>9.0} {:>9.0} {:>9} {:>7} {:>7} {:>8} {:>8.3} {:>9} {:>9}",
+            "{:<9} {:<7} {:>5} {:>9.0} {:>9.0} {:>9.0} {:>9} {:>6} {:>6} {:>6} {:>7} {:>8.3} {:>7} {:>8}",
             run.server.name(),
             run.workload,
             run.concurrency,
@@ -160,6 +173,7 @@ impl Report {
             micros(run.p99),
             shown(cpu, 1),
             shown(run.generator_share(), 0),
+            shown(run.disturbance(), 2),
             shown(megabytes, 0),
             run.syncs,
             syncs,
@@ -189,6 +203,8 @@ mod tests {
             max: Duration::from_micros(100),
             server_cpu: Some(Duration::from_millis(cpu_ms)),
             generator_cpu: Duration::from_millis(10),
+            machine_cpu: Duration::from_millis(cpu_ms + 510),
+            elapsed: Duration::from_secs(1),
             resident_bytes: Some(5_000_000),
             syncs: 500,
             unexpected: BTreeMap::new(),
@@ -203,8 +219,10 @@ mod tests {
         let table = Report { starts_ms: vec![7], runs }.to_string();
         let line = table.lines().find(|line| line.starts_with("ephemeris")).unwrap();
         let cells: Vec<&str> = line.split_whitespace().collect();
-        let expected =
-            ["read", "4", "500", "10", "99", "40.0", "20", "5", "500", "0.500", "0.25", "4.0"];
+        let expected = [
+            "read", "4", "500", "10", "99", "40.0", "20", "0.50", "5", "500", "0.500", "0.25",
+            "4.0",
+        ];
         assert_eq!(cells[1..], expected, "{table}");
     }
 
@@ -213,6 +231,6 @@ mod tests {
         let run = Run { server_cpu: None, resident_bytes: None, ..run(Server::Ephemeris, 1.0, 1) };
         let table = Report { starts_ms: Vec::new(), runs: vec![run] }.to_string();
         let cells: Vec<&str> = table.lines().last().unwrap().split_whitespace().collect();
-        assert_eq!(cells[6..], ["-", "-", "-", "500", "0.500", "-", "-"], "{table}");
+        assert_eq!(cells[6..], ["-", "-", "-", "-", "500", "0.500", "-", "-"], "{table}");
     }
 }

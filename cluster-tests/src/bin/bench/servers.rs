@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use ephemeris_cluster_tests::client::{AccountKey, Client, Container};
 use ephemeris_cluster_tests::cluster::{Cluster, Status};
-use ephemeris_cluster_tests::measure::{Metrics, Usage};
+use ephemeris_cluster_tests::measure::{Metrics, Usage, machine_cpu};
 use ephemeris_cluster_tests::wait;
 use serde_json::json;
 
@@ -37,6 +37,8 @@ pub(crate) struct Reading {
     pub(crate) usage: Option<Usage>,
     /// Syncs of all logs.
     pub(crate) syncs: u64,
+    /// Processor time of everything on this machine.
+    pub(crate) machine_cpu: Duration,
 }
 
 impl Servers {
@@ -91,7 +93,7 @@ impl Servers {
         }
         let usage = || self.processes.iter().map(|process| Usage::of(*process)).sum();
         let usage = (!self.processes.is_empty()).then(usage);
-        Reading { usage, syncs }
+        Reading { usage, syncs, machine_cpu: machine_cpu() }
     }
 }
 
