@@ -263,7 +263,7 @@ fn component(value: Scalar<'_>) -> Component {
         Scalar::Bool(truth) => Component::Bool(truth),
         Scalar::Text(text) => Component::Text(text.to_string()),
         Scalar::Int(_) | Scalar::UInt(_) | Scalar::Float(_) => {
-            Component::Number(value.as_f64().expect("these three are numbers"))
+            Component::number(value.as_f64().expect("these three are numbers"))
         }
     }
 }
@@ -310,6 +310,15 @@ mod tests {
         assert_eq!(parsed.key.0, [Component::Null, Component::Undefined, Component::Undefined]);
         let parsed = rules.parse(br#"{"address":{"city":"x","deep":{"city":"y"}}}"#).unwrap();
         assert_eq!(parsed.key.0[1], Component::Text("x".to_string()));
+    }
+
+    #[test]
+    fn negative_zero_in_a_body_is_the_key_zero() {
+        let encoded = |body: &str| crate::codec::encode(&parse(body).key);
+        let zero = encoded(r#"{"pk":0}"#);
+        for body in [r#"{"pk":-0.0}"#, r#"{"pk":-0}"#, r#"{"pk":0.0}"#, r#"{"pk":-1e-400}"#] {
+            assert_eq!(encoded(body), zero, "{body}");
+        }
     }
 
     #[test]

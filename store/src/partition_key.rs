@@ -51,7 +51,7 @@ pub enum Component {
     Null,
     /// `true` or `false`.
     Bool(bool),
-    /// Any number; `5` and `5.0` are one key.
+    /// Any number; `5` and `5.0` are one key, and so are `0` and `-0.0`.
     Number(f64),
     /// Any text.
     Text(String),
@@ -171,12 +171,17 @@ const TAG_NUMBER: u8 = 0x05;
 const TAG_TEXT: u8 = 0x08;
 
 impl Component {
+    /// A number as keys hold it: bodies store `-0.0` as `0`, so keys know one zero.
+    pub fn number(number: f64) -> Self {
+        Component::Number(one_zero(number))
+    }
+
     fn from_json(value: &serde_json::Value) -> Result<Self, InvalidKey> {
         match value {
             serde_json::Value::Null => Ok(Component::Null),
             serde_json::Value::Bool(truth) => Ok(Component::Bool(*truth)),
             serde_json::Value::Number(number) => {
-                number.as_f64().map(Component::Number).ok_or(InvalidKey::Component)
+                number.as_f64().map(Component::number).ok_or(InvalidKey::Component)
             }
             serde_json::Value::String(text) => Ok(Component::Text(text.clone())),
             serde_json::Value::Object(map) if map.is_empty() => Ok(Component::Undefined),
@@ -231,7 +236,7 @@ impl Component {
             Component::Bool(true) => input.push(TAG_TRUE),
             Component::Number(number) => {
                 input.push(TAG_NUMBER);
-                input.extend_from_slice(&number.to_le_bytes());
+                input.extend_from_slice(&one_zero(*number).to_le_bytes());
             }
             Component::Text(text) => {
                 input.push(TAG_TEXT);
@@ -269,10 +274,15 @@ impl Component {
     }
 }
 
+/// The number, and zero for negative zero.
+fn one_zero(number: f64) -> f64 {
+    if number == 0.0 { 0.0 } else { number }
+}
+
 /// V1's variable-length number: the top byte, then seven bits a byte while any are left.
 fn put_v1_number(epk: &mut Vec<u8>, number: f64) {
     epk.push(TAG_NUMBER);
-    let bits = number.to_bits();
+    let bits = one_zero(number).to_bits();
     let mut payload = if bits >> 63 == 1 { bits.wrapping_neg() } else { bits ^ (1 << 63) };
     epk.push(top_byte(payload));
     payload <<= 8;

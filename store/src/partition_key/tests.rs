@@ -126,6 +126,19 @@ fn header_values_are_checked() {
     assert_eq!(PartitionKey::parse(&long), Err(InvalidKey::TooLong));
 }
 
+/// Bodies store `-0.0` as `0`, so both must be one key: in the header, in queries, as bytes.
+#[test]
+fn negative_zero_is_zero() {
+    let (negative, positive) = ("[-0.0]", "[0]");
+    for kind in [KeyKind::HashV1, KeyKind::HashV2, KeyKind::MultiHash] {
+        assert_eq!(epk(kind, negative), epk(kind, positive), "{kind:?}");
+    }
+    let encoded = |text| crate::codec::encode(&PartitionKey::parse(text).unwrap());
+    assert_eq!(encoded(negative), encoded(positive));
+    assert_eq!(encoded("[-0]"), encoded(positive));
+    assert_eq!(encoded("[-1e-400]"), encoded(positive));
+}
+
 #[test]
 fn epk_bounds_compare_without_their_trailing_zeros() {
     let parse = |hex: &str| Epk::parse(hex).unwrap();
@@ -158,6 +171,31 @@ proptest! {
         let mut reader = KeyReader::new(&key);
         prop_assert_eq!(PartitionKey::read(&mut reader, value.0.len()).unwrap(), value);
         prop_assert!(reader.rest().is_empty());
+    }
+
+    /// Wherever a key comes from: two items could have one key and one id otherwise.
+    #[test]
+    fn equal_values_have_one_place_and_one_form(
+        parts in prop::collection::vec(component(), 0..3),
+        at in any::<prop::sample::Index>(),
+    ) {
+        let with = |zero: f64| {
+            let mut parts = parts.clone();
+            parts.insert(at.index(parts.len() + 1), Component::Number(zero));
+            PartitionKey(parts)
+        };
+        let (negative, positive) = (with(-0.0), with(0.0));
+        prop_assert_eq!(&negative, &positive);
+        for kind in [KeyKind::HashV1, KeyKind::HashV2, KeyKind::MultiHash] {
+            let definition = definition(kind);
+            prop_assert_eq!(definition.place(&negative), definition.place(&positive));
+        }
+        let form = |key: &PartitionKey| {
+            let mut form = Vec::new();
+            key.put(&mut form);
+            form
+        };
+        prop_assert_eq!(form(&negative), form(&positive));
     }
 
     #[test]

@@ -168,7 +168,7 @@ fn equality(op: &Op, path: &[String]) -> Option<Component> {
     match value {
         Value::Null => Some(Component::Null),
         Value::Bool(truth) => Some(Component::Bool(*truth)),
-        Value::Number(number) => Some(Component::Number(number.as_f64())),
+        Value::Number(number) => Some(Component::number(number.as_f64())),
         Value::Text(text) => Some(Component::Text(text.clone())),
         Value::Undefined | Value::Array(_) | Value::Object(_) => None,
     }
