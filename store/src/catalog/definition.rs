@@ -144,9 +144,21 @@ impl ContainerDefinition {
 
     /// The first property that a replacement may not change and does.
     pub fn immutable_difference(&self, other: &Self) -> Option<&'static str> {
-        ["id", "partitionKey", "uniqueKeyPolicy", "conflictResolutionPolicy"]
-            .into_iter()
-            .find(|property| self.json.get(*property) != other.json.get(*property))
+        let completed = |property: &str| self.json.get(property) == other.json.get(property);
+        [
+            ("id", completed("id")),
+            ("partitionKey", completed("partitionKey")),
+            ("uniqueKeyPolicy", self.unique_keys() == other.unique_keys()),
+            ("conflictResolutionPolicy", completed("conflictResolutionPolicy")),
+        ]
+        .into_iter()
+        .find_map(|(property, same)| (!same).then_some(property))
+    }
+
+    /// The unique keys; there are none if there is no policy, which is not completed with one.
+    fn unique_keys(&self) -> &[Value] {
+        let keys = self.json.get("uniqueKeyPolicy").and_then(|policy| policy.get("uniqueKeys"));
+        keys.and_then(Value::as_array).map_or(&[], Vec::as_slice)
     }
 }
 
@@ -214,24 +226,21 @@ fn invalid_ttl(property: &'static str, value: &Value) -> InvalidDefinition {
     InvalidDefinition::Ttl(InvalidTtl { property, value: value.to_string() })
 }
 
-/// Checked and echoed; there is no analytical store, so it has no effect (R12). 0 means off.
+/// Checked and echoed; there is no analytical store, so it has no effect (R12).
 fn check_analytical_ttl(value: Option<&Value>) -> Result<(), InvalidDefinition> {
-    match value {
-        None => Ok(()),
-        Some(value) if value.as_i64() == Some(0) => Ok(()),
-        Some(value) => default_ttl(Some(value))
-            .map(|_| ())
-            .map_err(|_| invalid_ttl("analyticalStorageTtl", value)),
-    }
+    let Some(value) = value else { return Ok(()) };
+    let checked = default_ttl(Some(value)).map(|_| ());
+    checked.map_err(|_| invalid_ttl("analyticalStorageTtl", value))
 }
 
 fn check_unique_keys(value: Option<&Value>) -> Result<(), InvalidDefinition> {
     let Some(value) = value else { return Ok(()) };
-    match value.get("uniqueKeys") {
+    let malformed = InvalidDefinition::Malformed("uniqueKeyPolicy");
+    match value.as_object().ok_or_else(|| malformed.clone())?.get("uniqueKeys") {
         None | Some(Value::Null) => Ok(()),
         Some(Value::Array(keys)) if keys.is_empty() => Ok(()),
         Some(Value::Array(_)) => Err(InvalidDefinition::Unsupported("uniqueKeyPolicy.uniqueKeys")),
-        Some(_) => Err(InvalidDefinition::Malformed("uniqueKeyPolicy")),
+        Some(_) => Err(malformed),
     }
 }
 
@@ -242,12 +251,12 @@ fn complete_conflict_resolution(json: &mut Map<String, Value>) -> Result<(), Inv
         .or_insert_with(|| json!({ "mode": "LastWriterWins" }))
         .as_object_mut()
         .ok_or_else(|| malformed.clone())?;
-    let last_writer_wins = match policy.get("mode").and_then(Value::as_str) {
-        Some(mode) if mode.eq_ignore_ascii_case("LastWriterWins") => true,
-        Some(mode) if mode.eq_ignore_ascii_case("Custom") => false,
+    let (mode, path) = match policy.get("mode").and_then(Value::as_str) {
+        Some(mode) if mode.eq_ignore_ascii_case("LastWriterWins") => ("LastWriterWins", "/_ts"),
+        Some(mode) if mode.eq_ignore_ascii_case("Custom") => ("Custom", ""),
         _ => return Err(malformed),
     };
-    let path = if last_writer_wins { "/_ts" } else { "" };
+    policy.insert("mode".into(), json!(mode));
     for (property, default) in
         [("conflictResolutionPath", path), ("conflictResolutionProcedure", "")]
     {
@@ -336,11 +345,50 @@ mod tests {
 
     #[test]
     fn r12_analytical_ttl_is_checked_and_echoed() {
-        for valid in [json!(-1), json!(0), json!(100)] {
+        for valid in [json!(-1), json!(1), json!(100), json!(2_147_483_647)] {
             let definition = definition(&json!({ "analyticalStorageTtl": valid })).unwrap();
             assert_eq!(definition.json()["analyticalStorageTtl"], valid);
         }
-        assert!(definition(&json!({ "analyticalStorageTtl": -2 })).is_err());
+        for invalid in
+            [json!(0), json!(0.0), json!(-2), json!(2_147_483_648_u32), json!(1.5), json!("10")]
+        {
+            let error = definition(&json!({ "analyticalStorageTtl": invalid })).unwrap_err();
+            let InvalidDefinition::Ttl(error) = error else { panic!("{invalid}: {error:?}") };
+            assert_eq!(error.property, "analyticalStorageTtl");
+        }
+    }
+
+    /// A replacement that spells a default out changes nothing, and neither does one that does not.
+    #[test]
+    fn absent_and_default_are_the_same_in_a_replacement() {
+        let difference = |old: Value, new: Value| {
+            let (old, new) = (definition(&old).unwrap(), definition(&new).unwrap());
+            assert_eq!(old.immutable_difference(&new), new.immutable_difference(&old));
+            old.immutable_difference(&new)
+        };
+        let unique = |policy: Value| json!({ "uniqueKeyPolicy": policy });
+        let conflicts = |policy: Value| json!({ "conflictResolutionPolicy": policy });
+        let key = |key: Value| json!({ "partitionKey": key });
+        for same in [
+            unique(json!(null)),
+            unique(json!({})),
+            unique(json!({ "uniqueKeys": null })),
+            unique(json!({ "uniqueKeys": [] })),
+            conflicts(json!(null)),
+            conflicts(json!({ "mode": "LastWriterWins" })),
+            conflicts(json!({ "mode": "lastWriterWins", "conflictResolutionPath": null })),
+            conflicts(json!({ "conflictResolutionPath": "/_ts", "mode": "LastWriterWins" })),
+            key(json!({ "paths": ["/pk"], "kind": "Hash", "version": 1 })),
+            key(json!({ "version": null, "kind": null, "paths": ["/pk"], "systemKey": false })),
+        ] {
+            assert_eq!(difference(json!({}), same.clone()), None, "{same}");
+        }
+        let custom = conflicts(json!({ "mode": "Custom" }));
+        assert_eq!(difference(custom, json!({})), Some("conflictResolutionPolicy"));
+        let version = key(json!({ "paths": ["/pk"], "version": 2 }));
+        assert_eq!(difference(version, json!({})), Some("partitionKey"));
+        assert!(definition(&unique(json!(5))).is_err());
+        assert!(definition(&unique(json!([]))).is_err());
     }
 
     #[test]
