@@ -59,6 +59,10 @@ impl Catalog {
             Entry::Command(bytes) => {
                 let CatalogProposal { now, command } =
                     codec::decode(bytes).map_err(|error| Fault::corrupt("log entry", error))?;
+                if !now.is_valid() {
+                    let detail = "a clock interval that ends before it starts";
+                    return Err(Fault::corrupt("log entry", detail));
+                }
                 draft.advance(now);
                 let kept = draft.state.clone();
                 let result = draft.carry_out(command)?;
@@ -92,7 +96,7 @@ impl Draft {
     fn advance(&mut self, now: ClockInterval) {
         let header = &mut self.state.header;
         header.clock = header.clock.max(now.lo());
-        header.last_ts = header.last_ts.max(now.hi().max(header.clock).floor_seconds());
+        header.last_ts = header.last_ts.max(now.hi().max(header.clock).ceil_seconds());
     }
 
     /// A refusal inside, a fault outside.

@@ -9,7 +9,7 @@ use crate::codec;
 use crate::command::Precondition;
 use crate::engine::MemoryEngine;
 use crate::ids::{ContainerNumber, DatabaseNumber, NodeId, ReplicaId, ResourceName};
-use crate::time::{ClockInterval, Millis};
+use crate::time::{ClockInterval, Millis, Seconds};
 use crate::ttl::PolicyEpoch;
 
 struct Fixture {
@@ -89,6 +89,28 @@ fn names_are_unique_and_numbers_never_reused() {
     let precondition = Precondition::None;
     f.apply(CatalogCommand::DeleteDatabase { database, precondition }).unwrap();
     assert_eq!(f.create_database("db"), Ok(Created::Database(DatabaseNumber(2))));
+    f.reopen();
+}
+
+#[test]
+fn r10_stamps_round_up() {
+    let mut f = Fixture::new();
+    f.create_database("db").unwrap();
+    // The fixture's clock reads 1000.5 seconds.
+    let state = f.catalog.state();
+    assert_eq!(state.database(DatabaseNumber(1)).unwrap().resource.ts, Seconds(1001));
+}
+
+#[test]
+fn an_entry_whose_clock_ends_before_it_starts_is_a_fault() {
+    let mut f = Fixture::new();
+    let now = (Millis(2_000_000), Millis(1_999_999));
+    let command = CatalogCommand::FormCluster { cluster: ClusterId(7) };
+    let bytes = codec::encode(&(now, command));
+    let before = f.catalog.progress().applied.unwrap();
+    let position = LogId { term: 1, index: before.index + 1 };
+    assert!(f.catalog.apply(position, Entry::Command(&bytes)).is_err());
+    assert_eq!(f.catalog.progress().applied, Some(before), "nothing was applied");
     f.reopen();
 }
 
