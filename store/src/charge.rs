@@ -52,12 +52,6 @@ impl Charge {
         let charge = base + per_item.max(per_kb) + work.rows * 650_000;
         Charge(charge.max(1_000_000))
     }
-
-    /// Strong and bounded-staleness reads touch two replicas, and cost twice.
-    #[must_use]
-    pub fn doubled(self) -> Self {
-        Charge(self.0 * 2)
-    }
 }
 
 /// What a query page did.
