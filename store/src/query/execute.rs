@@ -45,9 +45,9 @@ impl Scope {
 pub struct PageLimits {
     /// Rows to return.
     pub rows: usize,
-    /// Bytes of rows to return.
+    /// Bytes of rows to return, with what they are sorted by; one row may exceed them.
     pub bytes: usize,
-    /// Items to look at.
+    /// Items to look at. A sorted result looks at all: any of them may come first.
     pub items: usize,
 }
 
@@ -262,13 +262,81 @@ impl CompiledQuery {
     }
 }
 
-/// A row waiting in the heap of the best ones so far; the worst is on top.
+/// The first rows of a sorted result, as many as fit one page.
+///
+/// Never more bytes than the page's and those of the row just added are held, however many rows go
+/// by.
+struct FirstRows {
+    /// The last of them is on top.
+    rows: BinaryHeap<Candidate>,
+    bytes: usize,
+    /// The first row that did not fit, without its text. What comes after it does not fit either,
+    /// however small it is: the page would have a gap.
+    end: Option<Candidate>,
+    limits: PageLimits,
+    descending: bool,
+}
+
+impl FirstRows {
+    fn new(limits: PageLimits, descending: bool) -> Self {
+        assert!(limits.rows > 0, "a page has room for a row");
+        Self { rows: BinaryHeap::new(), bytes: 0, end: None, limits, descending }
+    }
+
+    /// True if a row in this place would still be on the page.
+    fn reaches(&self, key: &SortKey, number: ItemNumber) -> bool {
+        self.end.as_ref().is_none_or(|end| {
+            compare_rows(key, number, end.key(), end.row.number, self.descending).is_lt()
+        })
+    }
+
+    fn add(&mut self, row: QueryRow) {
+        let row = Candidate::new(row, self.descending);
+        if !self.reaches(row.key(), row.row.number) {
+            return;
+        }
+        self.bytes += row.bytes;
+        self.rows.push(row);
+        while self.is_too_large() {
+            let mut last = self.rows.pop().expect("a page with one row is not too large");
+            self.bytes -= last.bytes;
+            last.row.json = Vec::new();
+            self.end = Some(last);
+        }
+    }
+
+    fn is_too_large(&self) -> bool {
+        let rows = self.rows.len();
+        rows > self.limits.rows || (self.bytes > self.limits.bytes && rows > 1)
+    }
+
+    /// The rows in order, and where the next page begins.
+    fn into_page(self) -> (Vec<QueryRow>, Option<Resume>) {
+        let more = self.end.is_some();
+        let rows: Vec<QueryRow> =
+            self.rows.into_sorted_vec().into_iter().map(|candidate| candidate.row).collect();
+        let next = rows.last().filter(|_| more).map(|last| {
+            let key = last.key.clone().expect("sorted rows have keys");
+            Resume::AfterRow(key, last.number)
+        });
+        (rows, next)
+    }
+}
+
+/// A row that can be compared, and its size.
 struct Candidate {
     row: QueryRow,
+    bytes: usize,
     descending: bool,
 }
 
 impl Candidate {
+    fn new(row: QueryRow, descending: bool) -> Self {
+        let key = row.key.as_ref().expect("sorted rows have keys");
+        let bytes = row.json.len() + key.0.size();
+        Self { row, bytes, descending }
+    }
+
     fn key(&self) -> &SortKey {
         self.row.key.as_ref().expect("sorted rows have keys")
     }
@@ -317,8 +385,7 @@ fn sorted_page(
     limits: PageLimits,
 ) -> Result<PageOutcome, Fault> {
     let mut work = QueryWork::default();
-    let mut best = BinaryHeap::new();
-    let mut more = false;
+    let mut first = FirstRows::new(limits, order.descending);
     for found in source.view.items(range) {
         let (key, item) = found?;
         match source.life(&item) {
@@ -331,65 +398,37 @@ fn sorted_page(
         }
         work.items_loaded += 1;
         work.bytes_loaded += item.body.len() as u64;
-        let Some(row) = sorted_row(source, query, order, &item)? else { continue };
-        if !is_behind(&row, order.descending, resume) {
-            continue;
-        }
-        best.push(Candidate { row, descending: order.descending });
-        if best.len() > limits.rows {
-            best.pop();
-            more = true;
+        let (value, number) = (source.value(&item)?, item.stamp.number);
+        let Some(key) = sort_key(query, order, &value) else { continue };
+        let is_on_page =
+            is_behind(&key, number, order.descending, resume) && first.reaches(&key, number);
+        if is_on_page && let Some(row) = projected(&query.projection, &value) {
+            first.add(QueryRow { json: row.to_json(), key: Some(key), number });
         }
     }
-    let mut rows: Vec<QueryRow> =
-        best.into_sorted_vec().into_iter().map(|candidate| candidate.row).collect();
-    more |= cut_to_bytes(&mut rows, limits.bytes);
-    let next = rows.last().filter(|_| more).map(|last| {
-        let key = last.key.clone().expect("sorted rows have keys");
-        Resume::AfterRow(key, last.number)
-    });
+    let (rows, next) = first.into_page();
     work.rows = rows.len() as u64;
     Ok(PageOutcome::Page(Page { rows, count: 0, next, work }))
 }
 
-fn sorted_row(
-    source: Source<'_>,
-    query: &CompiledQuery,
-    order: &SortOrder,
-    item: &Item,
-) -> Result<Option<QueryRow>, Fault> {
-    let value = source.value(item)?;
-    if !query.keeps(&value) {
-        return Ok(None);
+/// What an item is sorted by; none if it is left out.
+fn sort_key(query: &CompiledQuery, order: &SortOrder, item: &Value) -> Option<SortKey> {
+    if !query.keeps(item) {
+        return None;
     }
-    let key = order.key.evaluate(&value);
-    if !key.is_defined() && !order.keeps_undefined {
-        return Ok(None);
-    }
-    let row = projected(&query.projection, &value);
-    let key = Some(SortKey(key));
-    Ok(row.map(|row| QueryRow { json: row.to_json(), key, number: item.stamp.number }))
+    let key = order.key.evaluate(item);
+    (key.is_defined() || order.keeps_undefined).then_some(SortKey(key))
 }
 
 /// True if a row comes after the place where the last page ended.
-fn is_behind(row: &QueryRow, descending: bool, resume: Option<&Resume>) -> bool {
-    let key = row.key.as_ref().expect("sorted rows have keys");
+fn is_behind(key: &SortKey, number: ItemNumber, descending: bool, resume: Option<&Resume>) -> bool {
     match resume {
         None | Some(Resume::AfterItem(_)) => true,
-        Some(Resume::AfterRow(after, number)) => {
-            compare_rows(key, row.number, after, *number, descending).is_gt()
+        Some(Resume::AfterRow(after, after_number)) => {
+            compare_rows(key, number, after, *after_number, descending).is_gt()
         }
     }
 }
 
-/// Keeps at least one row; true if some were cut.
-fn cut_to_bytes(rows: &mut Vec<QueryRow>, bytes_max: usize) -> bool {
-    let mut bytes = 0;
-    let fits = rows.iter().position(|row| {
-        bytes += row.json.len();
-        bytes > bytes_max
-    });
-    let before = rows.len();
-    rows.truncate(fits.map_or(before, |keep| keep.max(1)));
-    rows.len() < before
-}
+#[cfg(test)]
+mod tests;

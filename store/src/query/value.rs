@@ -198,6 +198,19 @@ impl Value {
         }
     }
 
+    /// About how many bytes the value takes as JSON.
+    pub fn size(&self) -> usize {
+        match self {
+            Value::Undefined | Value::Null | Value::Bool(_) | Value::Number(_) => 8,
+            Value::Text(text) => text.len(),
+            Value::Array(elements) => 2 + elements.iter().map(|one| 1 + one.size()).sum::<usize>(),
+            Value::Object(members) => {
+                let member = |(name, value): &(String, Value)| 4 + name.len() + value.size();
+                2 + members.iter().map(member).sum::<usize>()
+            }
+        }
+    }
+
     /// The value as JSON.
     pub fn to_json(&self) -> Vec<u8> {
         let mut out = Vec::new();
