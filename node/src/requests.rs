@@ -17,7 +17,7 @@ use ephemeris_store::ids::{GroupId, Lsn, NodeId, ReplicaId};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::clock::{self, ClockStatus, Instant, QuorumClock};
+use crate::clock::{self, ClockStatus, Instant, MachineTime, TimeSource as _};
 use crate::node::Node;
 use crate::partition::{PartitionError, PartitionRequest, PartitionResponse};
 use crate::transport::Channel;
@@ -61,7 +61,7 @@ pub(crate) enum NodeResponse {
     /// The entry is there, or does not come.
     AwaitCatalog,
     /// Microseconds since 1970.
-    Clock(u64),
+    Clock(i64),
     /// The handover was asked for.
     Transfer,
     /// The members, if the node leads the group.
@@ -350,7 +350,7 @@ impl Node {
                 self.wait_for_catalog(lsn, clock::monotonic() + SPREAD_DEADLINE).await;
                 NodeResponse::AwaitCatalog
             }
-            NodeRequest::Clock => NodeResponse::Clock(QuorumClock::wall_micros()),
+            NodeRequest::Clock => NodeResponse::Clock(MachineTime.wall_micros()),
             NodeRequest::Transfer(group, to) => {
                 self.transfer_leadership(group, to).await;
                 NodeResponse::Transfer

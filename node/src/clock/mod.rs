@@ -97,18 +97,27 @@ pub(crate) async fn wait_until(clock: &dyn Clock, at: Millis) -> bool {
     }
 }
 
-/// The wall clock, in microseconds since 1970.
-fn wall_micros() -> u64 {
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
-    let since_epoch = since_epoch.expect("the clock reads later than 1970");
-    u64::try_from(since_epoch.as_micros())
-        .expect("the clock reads earlier than the year 500 thousand")
+/// Where a clock's readings come from: the machine, or a simulation. All in microseconds.
+pub(crate) trait TimeSource: Send + Sync + 'static {
+    /// Time since boot, suspended time included: nobody sets it.
+    fn boot_micros(&self) -> i64;
+    /// The wall clock, since 1970.
+    fn wall_micros(&self) -> i64;
 }
 
-/// Time since boot, suspended time included, in microseconds.
-fn boot_micros() -> u64 {
-    let time = clock_gettime(ClockId::Boottime);
-    let seconds = u64::try_from(time.tv_sec).expect("time since boot is positive");
-    let nanos = u64::try_from(time.tv_nsec).expect("nanoseconds are positive");
-    seconds * 1_000_000 + nanos / 1000
+/// The machine's own.
+pub(crate) struct MachineTime;
+
+impl TimeSource for MachineTime {
+    fn boot_micros(&self) -> i64 {
+        let time = clock_gettime(ClockId::Boottime);
+        time.tv_sec * 1_000_000 + time.tv_nsec / 1000
+    }
+
+    fn wall_micros(&self) -> i64 {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+        let since_epoch = since_epoch.expect("the clock reads later than 1970");
+        i64::try_from(since_epoch.as_micros())
+            .expect("the clock reads earlier than the year 290 thousand")
+    }
 }

@@ -5,7 +5,7 @@
 //!    finds what a majority agrees on.  4. `now` adds the time since boot, which nobody sets.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ephemeris_store::ids::NodeId;
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
 use super::agreement::{Agreement, Bounds, Micros, Settled};
-use super::{Clock, Reading, Trust, boot_micros, wall_micros};
+use super::{Clock, Reading, TimeSource, Trust};
 
 /// Above this width the clock is worth an operator's attention.
 const WIDTH_ALARM: Duration = Duration::from_millis(250);
@@ -39,6 +39,7 @@ pub(crate) struct ClockStatus {
 
 /// A clock that a majority of the nodes agrees on. Share it by `Arc`.
 pub(crate) struct QuorumClock {
+    time: Arc<dyn TimeSource>,
     width_max: Micros,
     state: Mutex<State>,
 }
@@ -52,37 +53,36 @@ struct State {
 
 impl QuorumClock {
     /// A clock of a cluster of so many nodes; wider than `width_max`, nothing expires by it.
-    pub(crate) fn new(nodes: usize, width_max: Duration) -> Self {
+    pub(crate) fn new(nodes: usize, width_max: Duration, time: Arc<dyn TimeSource>) -> Self {
         let state =
             State { agreement: Agreement::default(), nodes, last: Settled::Never, alarmed: false };
-        Self { width_max: micros(width_max), state: Mutex::new(state) }
+        Self { time, width_max: micros(width_max), state: Mutex::new(state) }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What this node answers when it is asked for its clock.
-    pub(crate) fn wall_micros() -> u64 {
-        wall_micros()
-    }
-
     /// Begins to ask another node.
-    pub(crate) fn ask() -> Sample {
-        Sample { asked: boot() }
+    pub(crate) fn ask(&self) -> Sample {
+        Sample { asked: self.time.boot_micros() }
     }
 
     /// Takes its answer: its wall clock was read after the question left and before this call.
-    pub(crate) fn observe(&self, node: NodeId, sample: Sample, answered: u64) {
-        let Ok(answered) = Micros::try_from(answered) else { return };
-        let now = boot();
-        let bounds = Bounds { lo: answered - now, hi: answered - sample.asked };
+    pub(crate) fn observe(&self, node: NodeId, sample: Sample, answered: i64) {
+        let now = self.time.boot_micros();
+        // A peer may send anything.
+        let (Some(lo), Some(hi)) = (answered.checked_sub(now), answered.checked_sub(sample.asked))
+        else {
+            return;
+        };
+        let bounds = Bounds { lo, hi };
         self.lock().agreement.observe(node, bounds, now);
     }
 
     /// Settles on what the samples say, the cluster consisting of these nodes and this one.
     pub(crate) fn settle(&self, others: &[NodeId]) {
-        let (now, own) = (boot(), own_offset());
+        let (now, own) = (self.time.boot_micros(), self.own_offset());
         let mut state = self.lock();
         state.nodes = others.len() + 1;
         state.agreement.retain(|node| others.contains(&node));
@@ -106,6 +106,14 @@ impl QuorumClock {
         self.record();
     }
 
+    /// This node's own wall clock: read between two looks at the time since boot.
+    fn own_offset(&self) -> Bounds {
+        let before = self.time.boot_micros();
+        let wall = self.time.wall_micros();
+        let after = self.time.boot_micros();
+        Bounds { lo: wall - after, hi: wall - before }
+    }
+
     #[expect(clippy::cast_precision_loss, reason = "gauges are doubles")]
     fn record(&self) {
         let status = self.status();
@@ -124,7 +132,7 @@ impl QuorumClock {
 
     /// What is known.
     pub(crate) fn status(&self) -> ClockStatus {
-        let (now, own) = (boot(), own_offset());
+        let (now, own) = (self.time.boot_micros(), self.own_offset());
         let state = self.lock();
         let middle = |bounds: Bounds| bounds.lo + bounds.width() / 2;
         let samples = state.agreement.samples(now);
@@ -138,9 +146,9 @@ impl QuorumClock {
 
 impl Clock for QuorumClock {
     fn now(&self) -> Reading {
-        let now = boot();
+        let now = self.time.boot_micros();
         let Some(bounds) = self.lock().agreement.read(now) else {
-            return Reading::until(Millis(wall_micros().div_ceil(1000)), Trust::Unsettled);
+            return Reading::until(ceil_millis(self.time.wall_micros()), Trust::Unsettled);
         };
         let (lo, hi) = (now + bounds.lo, now + bounds.hi);
         if bounds.width() > self.width_max {
@@ -150,7 +158,7 @@ impl Clock for QuorumClock {
     }
 
     fn vouching(&self) -> Vouchers {
-        let (now, own) = (boot(), own_offset());
+        let (now, own) = (self.time.boot_micros(), self.own_offset());
         let state = self.lock();
         let readings = state.agreement.samples(now).map(|(_, bounds)| bounds).chain([own]);
         let readings = readings.map(|bounds| floor_millis(now + bounds.lo)).collect();
@@ -161,18 +169,6 @@ impl Clock for QuorumClock {
 
 fn micros(duration: Duration) -> Micros {
     Micros::try_from(duration.as_micros()).expect("a setting is no longer than a few centuries")
-}
-
-fn boot() -> Micros {
-    Micros::try_from(boot_micros()).expect("a machine has not run for millennia")
-}
-
-/// This node's own wall clock: read between two looks at the time since boot.
-fn own_offset() -> Bounds {
-    let before = boot();
-    let wall = Micros::try_from(wall_micros()).expect("the wall clock reads a date");
-    let after = boot();
-    Bounds { lo: wall - after, hi: wall - before }
 }
 
 fn floor_millis(micros: Micros) -> Millis {
@@ -186,44 +182,57 @@ fn ceil_millis(micros: Micros) -> Millis {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::MachineTime;
 
-    const WIDTH_MAX: Duration = Duration::from_secs(2);
+    fn clock() -> QuorumClock {
+        QuorumClock::new(3, Duration::from_secs(2), Arc::new(MachineTime))
+    }
 
     fn observe(clock: &QuorumClock, node: u32, ahead: i64) {
-        let sample = QuorumClock::ask();
-        let wall = i64::try_from(wall_micros()).unwrap() + ahead;
-        clock.observe(NodeId(node), sample, u64::try_from(wall).unwrap());
+        let sample = clock.ask();
+        clock.observe(NodeId(node), sample, MachineTime.wall_micros() + ahead);
     }
 
     #[test]
     fn a_clock_that_was_never_settled_moves_nothing() {
-        let clock = QuorumClock::new(3, WIDTH_MAX);
-        let now = clock.now();
+        let now = clock().now();
         assert_eq!((now.trust, now.interval.lo()), (Trust::Unsettled, Millis(0)));
         assert!(now.interval.hi() > Millis(1_600_000_000_000));
     }
 
     #[test]
     fn an_agreement_of_two_of_three_is_enough() {
-        let clock = QuorumClock::new(3, WIDTH_MAX);
+        let clock = clock();
         observe(&clock, 2, 0);
         clock.settle(&[NodeId(2), NodeId(3)]);
         let now = clock.now();
         assert_eq!(now.trust, Trust::Sure);
         assert!(now.interval.width_ms() < 250, "{now:?}");
-        let vouching = clock.vouching();
-        assert_eq!((vouching.readings.len(), vouching.nodes), (2, 3));
+        let vouchers = clock.vouching();
+        assert_eq!((vouchers.readings.len(), vouchers.nodes), (2, 3));
     }
 
     #[test]
     fn a_node_that_is_an_hour_off_follows_the_others() {
-        let clock = QuorumClock::new(3, WIDTH_MAX);
+        let clock = clock();
         let hour = 3_600_000_000;
         observe(&clock, 2, hour);
         observe(&clock, 3, hour);
         clock.settle(&[NodeId(2), NodeId(3)]);
-        let ahead = clock.now().interval.lo().0 - wall_micros() / 1000;
+        let lo = i64::try_from(clock.now().interval.lo().0).unwrap();
+        let ahead = lo - MachineTime.wall_micros() / 1000;
         assert!((3_599_900..3_600_100).contains(&ahead), "{ahead}");
         assert!(clock.status().offsets.values().all(|offset| (offset - hour).abs() < 100_000));
+    }
+
+    #[test]
+    fn nonsense_from_a_peer_is_ignored() {
+        let clock = clock();
+        for nonsense in [i64::MIN, i64::MAX] {
+            clock.observe(NodeId(2), clock.ask(), nonsense);
+            observe(&clock, 3, 0);
+            clock.settle(&[NodeId(2), NodeId(3)]);
+            assert_eq!(clock.now().trust, Trust::Sure);
+        }
     }
 }

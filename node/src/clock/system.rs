@@ -3,13 +3,13 @@
 //! The wall clock is believed as long as it walks in step with the time since boot. When somebody
 //! sets it, this clock goes on at the old pace and raises an alarm.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ephemeris_store::time::{ClockInterval, Millis};
 use ephemeris_store::ttl::Vouchers;
 use tracing::error;
 
-use super::{Clock, Reading, boot_micros, wall_micros};
+use super::{Clock, Reading, TimeSource};
 
 /// A step of the wall clock by more than this is not believed, in milliseconds.
 const STEP_MS_MAX: u64 = 2000;
@@ -18,6 +18,7 @@ const STEP_MS_MAX: u64 = 2000;
 ///
 /// Readings are whole milliseconds, so the interval is one millisecond wide.
 pub(crate) struct SystemClock {
+    time: Arc<dyn TimeSource>,
     anchor: Mutex<Anchor>,
 }
 
@@ -31,16 +32,18 @@ struct Anchor {
 
 impl SystemClock {
     /// A clock that starts at what the wall clock says now.
-    pub(crate) fn new() -> Self {
-        let anchor = Anchor { wall_ms: wall_ms(), boot_ms: boot_ms(), alarmed: false };
-        Self { anchor: Mutex::new(anchor) }
+    pub(crate) fn new(time: Arc<dyn TimeSource>) -> Self {
+        let (wall_ms, boot_ms) = readings(time.as_ref());
+        let anchor = Anchor { wall_ms, boot_ms, alarmed: false };
+        Self { time, anchor: Mutex::new(anchor) }
     }
 }
 
 impl Clock for SystemClock {
     fn now(&self) -> Reading {
         let mut anchor = self.anchor.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = anchor.read(wall_ms(), boot_ms());
+        let (wall_ms, boot_ms) = readings(self.time.as_ref());
+        let at = anchor.read(wall_ms, boot_ms);
         Reading::sure(ClockInterval::new(Millis(at), Millis(at + 1)))
     }
 
@@ -72,12 +75,10 @@ impl Anchor {
     }
 }
 
-fn wall_ms() -> u64 {
-    wall_micros() / 1000
-}
-
-fn boot_ms() -> u64 {
-    boot_micros() / 1000
+/// Wall clock and time since boot, in milliseconds.
+fn readings(time: &dyn TimeSource) -> (u64, u64) {
+    let millis = |micros: i64| u64::try_from(micros / 1000).expect("time is positive");
+    (millis(time.wall_micros()), millis(time.boot_micros()))
 }
 
 #[cfg(test)]
@@ -118,7 +119,7 @@ mod tests {
 
     #[test]
     fn readings_are_a_millisecond_wide() {
-        let now = SystemClock::new().now();
+        let now = SystemClock::new(Arc::new(crate::clock::MachineTime)).now();
         assert_eq!(now.interval.width_ms(), 1);
         assert!(now.interval.lo() > Millis(1_600_000_000_000));
     }

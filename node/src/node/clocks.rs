@@ -31,7 +31,7 @@ impl Node {
     }
 
     async fn sample_clock(&self, clock: &QuorumClock, node: NodeId) {
-        let sample = QuorumClock::ask();
+        let sample = clock.ask();
         let answer = self.send(node, &NodeRequest::Clock, ANSWER_DEADLINE).await;
         if let Ok(NodeResponse::Clock(wall_micros)) = answer {
             clock.observe(node, sample, wall_micros);

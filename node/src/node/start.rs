@@ -26,7 +26,7 @@ use tokio::net::TcpListener;
 use tracing::{info, warn};
 
 use super::{Inner, Node};
-use crate::clock::{self, QuorumClock, SharedClock, SystemClock};
+use crate::clock::{self, MachineTime, QuorumClock, SharedClock, SystemClock};
 use crate::config::NodeConfig;
 use crate::identity::{DataDirectory, IdentityError};
 use crate::partition::{PartitionError, ReplicaContext};
@@ -182,10 +182,12 @@ impl Foundation {
         let known = data.identity();
         let identity = LocalIdentity::new(config.node, known.directory(), known.cluster());
         let nodes = config.founders.len();
-        let quorum = (nodes > 1).then(|| Arc::new(QuorumClock::new(nodes, config.clock_width_max)));
+        let (time, width_max) = (Arc::new(MachineTime), config.clock_width_max);
+        let quorum =
+            (nodes > 1).then(|| Arc::new(QuorumClock::new(nodes, width_max, time.clone())));
         let clock: SharedClock = match &quorum {
             Some(quorum) => quorum.clone(),
-            None => Arc::new(SystemClock::new()),
+            None => Arc::new(SystemClock::new(time)),
         };
         let storage = open_storage(&config, &data)?;
         let founders = config.founders.clone();

@@ -2,6 +2,8 @@
 
 mod replica;
 mod service;
+#[cfg(test)]
+mod simulation;
 mod sweeper;
 
 use ephemeris_store::change_feed::{FeedPage, FeedStart};

@@ -1,0 +1,616 @@
+//! Expiry under wrong clocks, dead leaders and a bad network, by seed.
+//!
+//! Three replicas with their services, sweepers and quorum clocks run on one thread in simulated
+//! time. The wall clocks are a few milliseconds off, and one of them may be anything. Each client
+//! works on keys of its own, one request after the other, so what it may be told is known exactly:
+//!
+//! - never early: a version is told to be gone only at or after `_ts + ttl`;
+//! - never late: a read that starts at or after `_ts + ttl` does not show it;
+//! - irreversible: told to be gone once, it is never shown again;
+//! - the replicas end up identical, and the dead are swept.
+//!
+//! `SEEDS=1000 cargo nextest run -p ephemeris-node simulation` runs more seeds; a failure prints its
+//! seed, and `SEED=n` runs that one alone.
+
+use std::cell::RefCell;
+use std::num::NonZeroU32;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use ephemeris_raft::testing::{MemoryDisk, MemoryNetwork, Weather};
+use ephemeris_raft::wal::{Wal, WalOptions};
+use ephemeris_raft::{Executor, Group, GroupOptions, Router, Storage, seed_randomness};
+use ephemeris_store::catalog::Catalog;
+use ephemeris_store::command::{Action, Effect, ItemWrite, Precondition, Refusal};
+use ephemeris_store::document::DocumentRules;
+use ephemeris_store::engine::MemoryEngine;
+use ephemeris_store::ids::{ContainerNumber, DatabaseNumber, GroupId, ItemId, NodeId, ReplicaId};
+use ephemeris_store::indexing::{self, IndexRules};
+use ephemeris_store::item::ItemKey;
+use ephemeris_store::machine::Machine as _;
+use ephemeris_store::partition::{Partition, PartitionSpec};
+use ephemeris_store::partition_key::{KeyDefinition, KeyKind, PartitionKey, SlotRange};
+use ephemeris_store::time::Millis;
+use ephemeris_store::ttl::{PolicyEpoch, TtlPolicy};
+use rand::rngs::SmallRng;
+use rand::{RngExt as _, SeedableRng as _};
+use tokio::task::{JoinHandle, LocalSet};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::sweeper::Sweeper;
+use super::{PartitionError, PartitionRequest, PartitionResponse, PartitionService};
+use crate::clock::{QuorumClock, TimeSource};
+use crate::placement::Directory;
+
+const SEEDS: u64 = 40;
+const NODES: u32 = 3;
+const CLIENTS: u32 = 3;
+/// How long clients and faults run, in simulated time.
+const RUN: Duration = Duration::from_mins(1);
+const DEADLINE: Duration = Duration::from_secs(3);
+const GROUP: GroupId = GroupId(1);
+const DEFAULT_TTL: u32 = 4;
+/// The true date at which simulations begin.
+const EPOCH_MICROS: i64 = 1_700_000_000_000_000;
+/// How far a clock that counts as right may be off.
+const ERROR_MICROS: i64 = 5000;
+const WIDTH_MAX: Duration = Duration::from_secs(2);
+
+/// A machine's clocks: true time since the beginning, plus what is wrong with them.
+struct SimulatedTime {
+    started: Instant,
+    /// The wall clock's error.
+    wall_error: AtomicI64,
+}
+
+impl TimeSource for SimulatedTime {
+    fn boot_micros(&self) -> i64 {
+        i64::try_from(self.started.elapsed().as_micros()).unwrap() + 1_000_000
+    }
+
+    fn wall_micros(&self) -> i64 {
+        let elapsed = i64::try_from(self.started.elapsed().as_micros()).unwrap();
+        (EPOCH_MICROS + elapsed + self.wall_error.load(Ordering::SeqCst)).max(0)
+    }
+}
+
+/// What survives a crash of a node, and what runs on it.
+struct Node {
+    id: NodeId,
+    time: Arc<SimulatedTime>,
+    log: MemoryDisk,
+    snapshots: MemoryDisk,
+    engine: MemoryEngine,
+    running: Option<Running>,
+}
+
+struct Running {
+    service: PartitionService,
+    clock: Arc<QuorumClock>,
+    storage: Storage,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+/// The simulated world. Tasks on its one thread share it; no borrow is held over an await.
+struct World {
+    network: MemoryNetwork,
+    nodes: RefCell<Vec<Node>>,
+    rules: DocumentRules,
+    started: Instant,
+    reads: RefCell<[u32; 2]>,
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap())
+}
+
+#[test]
+fn t65_expiry_is_exact_and_irreversible_whatever_clocks_and_leaders_do() {
+    let seeds = match number("SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("SEEDS").unwrap_or(SEEDS),
+    };
+    for seed in seeds {
+        let result = std::panic::catch_unwind(|| simulate(seed));
+        if let Err(panic) = result {
+            eprintln!("replay: SEED={seed} cargo nextest run -p ephemeris-node simulation");
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+fn simulate(seed: u64) {
+    seed_randomness(seed);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .rng_seed(tokio::runtime::RngSeed::from_bytes(&seed.to_be_bytes()))
+        .build()
+        .unwrap();
+    LocalSet::new().block_on(&runtime, run(seed));
+}
+
+async fn run(seed: u64) {
+    let world = Rc::new(World::start(seed).await);
+    let failure = Rc::new(Mutex::new(None));
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|client| {
+            let rng = SmallRng::seed_from_u64(seed ^ (u64::from(client) + 1) << 32);
+            tokio::task::spawn_local(Client::new(world.clone(), client, rng).run())
+        })
+        .collect();
+    let faults = tokio::task::spawn_local(cause_faults(world.clone(), seed));
+    for client in clients {
+        if let Err(error) = client.await {
+            *failure.lock().unwrap() = Some(error);
+        }
+    }
+    faults.await.unwrap();
+    if let Some(error) = failure.lock().unwrap().take() {
+        std::panic::resume_unwind(error.into_panic());
+    }
+    world.heal_and_check().await;
+}
+
+impl World {
+    async fn start(seed: u64) -> Self {
+        let started = Instant::now();
+        let key = KeyDefinition { kind: KeyKind::HashV2, paths: vec![vec!["pk".into()]] };
+        let policy = indexing::complete(None).unwrap();
+        let rules = DocumentRules::new(key, IndexRules::new(&policy).unwrap());
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let node = |number| Node {
+            id: NodeId(number),
+            time: Arc::new(SimulatedTime {
+                started,
+                wall_error: AtomicI64::new(rng.random_range(-ERROR_MICROS..=ERROR_MICROS)),
+            }),
+            log: MemoryDisk::new(),
+            snapshots: MemoryDisk::new(),
+            engine: MemoryEngine::new(),
+            running: None,
+        };
+        let nodes = RefCell::new((1..=NODES).map(node).collect());
+        let network = MemoryNetwork::new(seed);
+        let world = Self { network, nodes, rules, started, reads: RefCell::default() };
+        for node in 0..NODES as usize {
+            world.boot(node).await;
+        }
+        let members: Vec<ReplicaId> = (1..=NODES).map(replica).collect();
+        for node in 0..NODES as usize {
+            let group = world.service(node).unwrap().group().clone();
+            group.form(&members).await.unwrap();
+        }
+        world.set_policy().await;
+        world
+    }
+
+    /// True time, in microseconds since 1970.
+    fn truth(&self) -> i64 {
+        EPOCH_MICROS + i64::try_from(self.started.elapsed().as_micros()).unwrap()
+    }
+
+    fn service(&self, node: usize) -> Option<PartitionService> {
+        let nodes = self.nodes.borrow();
+        nodes[node].running.as_ref().map(|running| running.service.clone())
+    }
+
+    /// The service of a node that believes it leads.
+    fn leader(&self) -> Option<PartitionService> {
+        let services = (0..NODES as usize).filter_map(|node| self.service(node));
+        services
+            .filter(|service| service.group().leadership().is_me)
+            .max_by_key(|service| service.group().leadership().term)
+    }
+
+    async fn boot(self: &World, node: usize) {
+        let (id, time, log, snapshots, engine) = {
+            let nodes = self.nodes.borrow();
+            let node = &nodes[node];
+            assert!(node.running.is_none(), "a node boots when it does not run");
+            let (log, snapshots) = (node.log.clone(), node.snapshots.clone());
+            (node.id, node.time.clone(), log, snapshots, node.engine.clone())
+        };
+        let options = WalOptions { segment_bytes: 64 << 10, cache_bytes: 4096, segments_max: 4 };
+        let (wal, writer) = Wal::open(Arc::new(log), options).unwrap();
+        let mut tasks = Vec::new();
+        tasks.push(tokio::task::spawn_local(async move {
+            writer.run_as_task(Duration::from_millis(1)).await.unwrap();
+        }));
+        let engine = Arc::new(engine);
+        let storage = Storage {
+            engine: engine.clone(),
+            wal,
+            snapshots: Arc::new(snapshots),
+            executor: Executor::Inline,
+        };
+        let router = Router::new();
+        let transport = self.network.connect(id, router.clone());
+        let options = GroupOptions {
+            heartbeat: Duration::from_millis(100),
+            election_min: Duration::from_millis(300),
+            election_max: Duration::from_millis(600),
+            log_entries_kept: 20,
+        };
+        let machine = Partition::open(engine.clone(), spec()).unwrap();
+        let me = replica(id.0);
+        let group = Group::start(GROUP, me, machine, storage.clone(), transport, router, &options)
+            .await
+            .unwrap();
+        let clock = Arc::new(QuorumClock::new(NODES as usize, WIDTH_MAX, time));
+        let directory = Directory::new(Arc::new(Catalog::open(engine).unwrap()));
+        let service = PartitionService::new(group, clock.clone(), directory, Executor::Inline);
+        let sweeper = Sweeper {
+            service: service.clone(),
+            clock: clock.clone(),
+            executor: Executor::Inline,
+            grace: Millis(0),
+            term: 0,
+        };
+        // One on every node, whoever leads: a deposed leader's sweeps must do no harm.
+        tasks.push(tokio::task::spawn_local(sweeper.run()));
+        let running = Running { service, clock, storage, tasks };
+        self.nodes.borrow_mut()[node].running = Some(running);
+    }
+
+    /// Stops a node as a power loss would.
+    async fn crash(&self, node: usize) {
+        let running = {
+            let mut nodes = self.nodes.borrow_mut();
+            self.network.disconnect(nodes[node].id);
+            nodes[node].running.take()
+        };
+        let Some(running) = running else { return };
+        for task in &running.tasks {
+            task.abort();
+        }
+        running.service.group().stop().await;
+        let mut nodes = self.nodes.borrow_mut();
+        nodes[node].log.lose_power();
+        nodes[node].snapshots.lose_power();
+        nodes[node].engine.crash();
+    }
+
+    async fn checkpoint(&self, node: usize) {
+        let (group, storage) = {
+            let nodes = self.nodes.borrow();
+            let Some(running) = &nodes[node].running else { return };
+            (running.service.group().clone(), running.storage.clone())
+        };
+        let progress = group.progress();
+        storage.flush().await.unwrap();
+        group.mark_durable(progress).await;
+    }
+
+    /// One round of questions among the nodes that run; some get no answer, some a late one.
+    async fn sample_clocks(&self, rng: &mut SmallRng) {
+        for asking in 0..NODES as usize {
+            for asked in 0..NODES as usize {
+                let (clock, other) = {
+                    let nodes = self.nodes.borrow();
+                    if asking == asked || nodes[asked].running.is_none() {
+                        continue;
+                    }
+                    let Some(running) = &nodes[asking].running else { continue };
+                    (running.clock.clone(), nodes[asked].time.clone())
+                };
+                let sample = clock.ask();
+                sleep(Duration::from_micros(rng.random_range(50..3000))).await;
+                let answer = other.wall_micros();
+                sleep(Duration::from_micros(rng.random_range(50..3000))).await;
+                if rng.random_bool(0.9) {
+                    clock.observe(NodeId(u32::try_from(asked).unwrap() + 1), sample, answer);
+                }
+            }
+            let nodes = self.nodes.borrow();
+            let others: Vec<NodeId> =
+                nodes.iter().map(|node| node.id).filter(|id| *id != nodes[asking].id).collect();
+            if let Some(running) = &nodes[asking].running {
+                running.clock.settle(&others);
+            }
+        }
+    }
+
+    async fn set_policy(&self) {
+        let policy = TtlPolicy::Default(NonZeroU32::new(DEFAULT_TTL).unwrap());
+        let mut rng = SmallRng::seed_from_u64(0);
+        loop {
+            self.sample_clocks(&mut rng).await;
+            if let Some(leader) = self.leader()
+                && let Ok(Ok(_)) =
+                    timeout(DEADLINE, leader.set_ttl_policy(PolicyEpoch(1), policy)).await
+            {
+                return;
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Puts everything right, and checks that the replicas agree and nothing dead is left.
+    async fn heal_and_check(&self) {
+        self.network.heal();
+        self.network.set_weather(Weather::FAIR);
+        for node in 0..NODES as usize {
+            self.nodes.borrow()[node].time.wall_error.store(0, Ordering::SeqCst);
+            if self.service(node).is_none() {
+                self.boot(node).await;
+            }
+        }
+        let mut rng = SmallRng::seed_from_u64(1);
+        let deadline = Instant::now() + Duration::from_mins(1);
+        loop {
+            self.sample_clocks(&mut rng).await;
+            sleep(Duration::from_secs(1)).await;
+            let states: Vec<_> = (0..NODES as usize)
+                .map(|node| self.service(node).unwrap().group().machine().state())
+                .collect();
+            let agree = states.windows(2).all(|pair| pair[0] == pair[1]);
+            if agree && states[0].items() == 0 {
+                break;
+            }
+            assert!(Instant::now() < deadline, "not swept, or not agreed: {states:?}");
+        }
+        for node in 0..NODES as usize {
+            let service = self.service(node).unwrap();
+            let machine = service.group().machine();
+            let view = machine.snapshot();
+            for range in machine.ranges() {
+                assert_eq!(view.rows(&range).unwrap(), [], "no row outlives its item");
+            }
+        }
+        let [alive, gone] = *self.reads.borrow();
+        assert!(alive > 0 && gone > 0, "clients saw both: {alive} alive, {gone} gone");
+    }
+}
+
+fn replica(node: u32) -> ReplicaId {
+    ReplicaId { node: NodeId(node), incarnation: 0 }
+}
+
+fn spec() -> PartitionSpec {
+    let container = ContainerNumber { database: DatabaseNumber(1), number: 1 };
+    PartitionSpec { group: GROUP, container, slots: SlotRange::ALL }
+}
+
+/// Faults until the run is over: at any time at most one wall clock is wrong.
+async fn cause_faults(world: Rc<World>, seed: u64) {
+    let mut rng = SmallRng::seed_from_u64(seed.wrapping_mul(31));
+    let end = Instant::now() + RUN;
+    let any = |rng: &mut SmallRng| rng.random_range(0..NODES as usize);
+    while Instant::now() < end {
+        world.sample_clocks(&mut rng).await;
+        match rng.random_range(0..100) {
+            0..12 => world.crash(any(&mut rng)).await,
+            12..30 => {
+                let node = any(&mut rng);
+                if world.service(node).is_none() {
+                    world.boot(node).await;
+                }
+            }
+            30..38 => world.network.isolate(NodeId(rng.random_range(1..=NODES))),
+            38..50 => world.network.heal(),
+            50..54 => world.network.set_weather(Weather::FOUL),
+            54..60 => world.network.set_weather(Weather::FAIR),
+            60..80 => set_wrong(&world, &mut rng),
+            80..90 => world.checkpoint(any(&mut rng)).await,
+            _ => {
+                let to = replica(rng.random_range(1..=NODES));
+                if let Some(leader) = world.leader() {
+                    let _ = timeout(DEADLINE, leader.group().transfer_leadership(to)).await;
+                }
+            }
+        }
+        sleep(Duration::from_millis(rng.random_range(100..1000))).await;
+    }
+}
+
+/// Makes one wall clock wrong, and the others right.
+fn set_wrong(world: &World, rng: &mut SmallRng) {
+    let year = 365 * 86_400_000_000_i64;
+    let errors = [1_000_000, 5_000_000, 3_600_000_000, year, 80 * year];
+    let error = errors[rng.random_range(0..errors.len())];
+    let sign = if rng.random_bool(0.5) { 1 } else { -1 };
+    let wrong = rng.random_range(0..NODES as usize);
+    for (number, node) in world.nodes.borrow().iter().enumerate() {
+        let small = rng.random_range(-ERROR_MICROS..=ERROR_MICROS);
+        let error = if number == wrong { sign * error } else { small };
+        node.time.wall_error.store(error, Ordering::SeqCst);
+    }
+}
+
+/// What a client knows of its key.
+#[derive(Clone, Copy, Debug)]
+enum Known {
+    /// There is no item.
+    Absent,
+    /// This version, which expires at this true instant, in microseconds.
+    Version { serial: u64, expiry: i64 },
+}
+
+/// Works on one key after the other; a key of which too little is known is given up.
+struct Client {
+    world: Rc<World>,
+    number: u32,
+    rng: SmallRng,
+    key: u32,
+    serial: u64,
+    known: Known,
+}
+
+/// A request's true times.
+#[derive(Clone, Copy)]
+struct Span {
+    call: i64,
+    ret: i64,
+}
+
+impl Client {
+    fn new(world: Rc<World>, number: u32, rng: SmallRng) -> Self {
+        Self { world, number, rng, key: 0, serial: 0, known: Known::Absent }
+    }
+
+    async fn run(mut self) {
+        let end = Instant::now() + RUN;
+        while Instant::now() < end {
+            match self.rng.random_range(0..10) {
+                0..3 => self.write().await,
+                3..9 => self.read().await,
+                _ => self.delete().await,
+            }
+            let pause = self.pause();
+            sleep(pause).await;
+        }
+    }
+
+    /// Often just round the expiry, where things go wrong.
+    fn pause(&mut self) -> Duration {
+        let random = Duration::from_millis(self.rng.random_range(0..400));
+        match self.known {
+            Known::Version { expiry, .. } if self.rng.random_bool(0.4) => {
+                let left = expiry - self.world.truth() + self.rng.random_range(-3000..3000);
+                u64::try_from(left).map_or(random, Duration::from_micros)
+            }
+            Known::Version { .. } | Known::Absent => random,
+        }
+    }
+
+    fn item(&self) -> ItemKey {
+        let value = PartitionKey::parse("[\"p\"]").unwrap();
+        let id = ItemId::try_from(format!("c{}-{}", self.number, self.key)).unwrap();
+        ItemKey::new(&self.world.rules.key().place(&value), &value, &id)
+    }
+
+    fn next_key(&mut self) {
+        self.key += 1;
+        self.known = Known::Absent;
+    }
+
+    async fn ask(
+        &self,
+        request: PartitionRequest,
+    ) -> Option<(Span, Result<PartitionResponse, PartitionError>)> {
+        let leader = self.world.leader()?;
+        let call = self.world.truth();
+        let answer = timeout(DEADLINE, leader.answer(request)).await;
+        let ret = self.world.truth();
+        let lost = Err(PartitionError::Unknown("no answer in time".into()));
+        Some((Span { call, ret }, answer.unwrap_or(lost)))
+    }
+
+    async fn write(&mut self) {
+        self.serial += 1;
+        let serial = self.serial;
+        let ttl = self.rng.random_range(0..4);
+        let own = if ttl == 0 { String::new() } else { format!(",\"ttl\":{ttl}") };
+        let body = format!("{{\"pk\":\"p\",\"serial\":{serial}{own}}}");
+        let document = self.world.rules.parse(body.as_bytes()).unwrap().document;
+        let create = self.rng.random_bool(0.3);
+        let action = if create { Action::Create(document) } else { Action::Upsert(document) };
+        let write = ItemWrite { key: self.item(), precondition: Precondition::None, action };
+        let Some((span, answer)) = self.ask(PartitionRequest::Write(vec![write])).await else {
+            return;
+        };
+        match answer {
+            Ok(PartitionResponse::Written { result: Ok(written), .. }) => {
+                let written = &written[0];
+                match written.effect {
+                    Effect::Created => self.saw_gone(span, "created"),
+                    Effect::Replaced => self.saw_alive_at_apply(span, "replaced"),
+                    Effect::Deleted | Effect::Read | Effect::NotModified => {
+                        panic!("a write did {:?}", written.effect)
+                    }
+                }
+                let ttl = if ttl == 0 { DEFAULT_TTL } else { ttl };
+                let ts = i64::try_from(written.stamp.ts.0).unwrap() * 1_000_000;
+                let expiry = ts + i64::from(ttl) * 1_000_000;
+                self.known = Known::Version { serial, expiry };
+                assert!(ts >= span.call, "a stamp is not before its write");
+            }
+            Ok(PartitionResponse::Written { result: Err(refused), .. }) => {
+                assert_eq!(refused.refusal, Refusal::Conflict, "only a create can be refused");
+                self.saw_alive_at_apply(span, "conflicted");
+            }
+            Ok(other) => panic!("a write is not answered with {other:?}"),
+            Err(PartitionError::Unknown(_)) => self.next_key(),
+            Err(_) => {}
+        }
+    }
+
+    async fn delete(&mut self) {
+        let write = ItemWrite {
+            key: self.item(),
+            precondition: Precondition::None,
+            action: Action::Delete,
+        };
+        let Some((span, answer)) = self.ask(PartitionRequest::Write(vec![write])).await else {
+            return;
+        };
+        match answer {
+            Ok(PartitionResponse::Written { result: Ok(_), .. }) => {
+                self.saw_alive_at_apply(span, "deleted");
+                self.known = Known::Absent;
+            }
+            Ok(PartitionResponse::Written { result: Err(refused), .. }) => {
+                assert_eq!(refused.refusal, Refusal::NotFound, "nothing else stops a delete");
+                self.saw_gone(span, "was not there to delete");
+            }
+            Ok(other) => panic!("a write is not answered with {other:?}"),
+            Err(PartitionError::Unknown(_)) => self.next_key(),
+            Err(_) => {}
+        }
+    }
+
+    async fn read(&mut self) {
+        let Some((span, answer)) = self.ask(PartitionRequest::Read(self.item())).await else {
+            return;
+        };
+        match answer {
+            Ok(PartitionResponse::Read { item: None, .. }) => {
+                self.world.reads.borrow_mut()[1] += 1;
+                self.saw_gone(span, "was not found");
+            }
+            Ok(PartitionResponse::Read { item: Some(item), .. }) => {
+                self.world.reads.borrow_mut()[0] += 1;
+                let body: serde_json::Value = serde_json::from_slice(&item.body).unwrap();
+                let shown = body["serial"].as_u64().unwrap();
+                match self.known {
+                    Known::Absent => panic!("{} is back with serial {shown}", self.name()),
+                    Known::Version { serial, expiry } => {
+                        assert_eq!(shown, serial, "{} shows its last version", self.name());
+                        let late = span.call - expiry;
+                        assert!(late < 0, "{} was shown {late} µs late", self.name());
+                    }
+                }
+            }
+            Ok(other) => panic!("a read is not answered with {other:?}"),
+            Err(_) => {}
+        }
+    }
+
+    fn name(&self) -> String {
+        format!("item c{}-{}", self.number, self.key)
+    }
+
+    /// The version is gone, and stays so.
+    fn saw_gone(&mut self, span: Span, what: &str) {
+        if let Known::Version { expiry, .. } = self.known {
+            let early = expiry - span.ret;
+            assert!(early <= 0, "{} {what} {early} µs early", self.name());
+        }
+        self.known = Known::Absent;
+    }
+
+    /// Whoever proposed the write took the version to be alive, by a clock that may lag.
+    fn saw_alive_at_apply(&self, span: Span, what: &str) {
+        let lag = i64::try_from(WIDTH_MAX.as_micros()).unwrap();
+        match self.known {
+            Known::Absent => panic!("{} {what}, but it was gone", self.name()),
+            Known::Version { expiry, .. } => {
+                let late = span.call - expiry;
+                assert!(late <= lag, "{} {what} {late} µs late", self.name());
+            }
+        }
+    }
+}
