@@ -97,7 +97,7 @@ def test_every_json_value_comes_back_as_it_went(container):
         "nested": [{"a": [None, True, False, {}, []]}],
         "": "an empty name",
     }
-    container.create_item({"id": "ünï/cødé".replace("/", "-"), "pk": "ключ", "value": value})
+    container.create_item({"id": "ünï-cødé", "pk": "ключ", "value": value})
     assert container.read_item("ünï-cødé", "ключ")["value"] == value
 
 
