@@ -2,6 +2,10 @@
 
 use std::process::ExitCode;
 
+/// Requests allocate and free much, on many threads.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     ephemeris_node::cli::main()
 }
