@@ -2,8 +2,9 @@
 
 use axum::http::StatusCode;
 use ephemeris_store::charge::Charge;
+use ephemeris_store::ids::ItemNumber;
 use ephemeris_store::indexing::{self, IndexRules};
-use ephemeris_store::query::{CompiledQuery, Value};
+use ephemeris_store::query::{CompiledQuery, QueryRow, Value, compare_rows};
 use serde_json::Map;
 
 use super::continuation::{Position, Tokens};
@@ -40,44 +41,143 @@ fn answer(
     gateway: &Gateway,
     call: &Call,
     (rid, name): (&str, &str),
-    mut resources: Vec<Listed>,
+    resources: Vec<Listed>,
     spec: Option<&QuerySpec>,
 ) -> Result<Reply, Failure> {
     let tokens = Tokens::new(gateway.node.cluster(), &(rid, name, spec));
-    if let Some(token) = call.headers.text("x-ms-continuation")? {
-        match tokens.read(token)? {
-            Position::Listed(after) => resources.retain(|(number, _)| *number > after),
-            Position::Walk { .. } | Position::Sorted(..) => {
-                return Err(ApiError::BadRequest(
-                    "The continuation token is of another kind.".into(),
-                )
-                .into());
-            }
-        }
-    }
-    let limit = call.headers.page_rows()?;
-    let next = resources.get(limit).map(|_| resources[limit - 1].0);
-    resources.truncate(limit);
-    let resources = resources
-        .into_iter()
-        .map(|(_, resource)| serde_json::to_vec(&resource).expect("JSON serialises"));
-    let rows = match spec {
-        None => resources.collect(),
-        Some(spec) => select(spec, resources)?,
+    let after = call.headers.continuation()?.map(|token| tokens.read(token)).transpose()?;
+    let result = match spec {
+        None => Rows::listed(resources),
+        Some(spec) => Rows::selected(spec, resources)?,
     };
-    let next = next.map(|after| tokens.write(&Position::Listed(after))).transpose()?;
+    let (rows, next) = result.page(after.as_ref(), call.headers.page_rows()?)?;
+    let next = next.map(|position| tokens.write(&position)).transpose()?;
     let reply = Reply::json(StatusCode::OK, envelope(rid, name, &rows));
     Ok(reply.charge(Charge::METADATA_READ).page(rows.len(), next.as_deref()))
 }
 
-/// Runs a query over resources at hand.
-fn select(
-    spec: &QuerySpec,
-    resources: impl Iterator<Item = Vec<u8>>,
-) -> Result<Vec<Vec<u8>>, Failure> {
-    let policy = indexing::complete(None).expect("the default policy is valid");
-    let index = IndexRules::new(&policy).expect("the default policy is valid");
-    let query = CompiledQuery::new(&spec.text, &spec.parameters, &index)?;
-    let values = resources.map(|json| Value::from_json(&json).expect("it was just written"));
-    Ok(query.select(values))
+/// Everything a request asks for, in order; what it gets are pages of it.
+struct Rows {
+    rows: Vec<QueryRow>,
+    descending: bool,
+}
+
+impl Rows {
+    /// The resources as they are.
+    fn listed(resources: Vec<Listed>) -> Self {
+        let row = |(number, resource): Listed| QueryRow {
+            json: serde_json::to_vec(&resource).expect("JSON serialises"),
+            key: None,
+            number: ItemNumber(number),
+        };
+        Self { rows: resources.into_iter().map(row).collect(), descending: false }
+    }
+
+    /// What a query makes of the resources.
+    fn selected(spec: &QuerySpec, resources: Vec<Listed>) -> Result<Self, ApiError> {
+        let policy = indexing::complete(None).expect("the default policy is valid");
+        let index = IndexRules::new(&policy).expect("the default policy is valid");
+        let query = CompiledQuery::new(&spec.text, &spec.parameters, &index)?;
+        let values = Self::listed(resources)
+            .rows
+            .into_iter()
+            .map(|row| (row.number, Value::from_json(&row.json).expect("it was just written")));
+        let descending = query.order.as_ref().is_some_and(|order| order.descending);
+        Ok(Self { rows: query.select(values), descending })
+    }
+
+    /// The first rows behind a position, and the position of the last if there are more.
+    fn page(
+        self,
+        after: Option<&Position>,
+        limit: usize,
+    ) -> Result<(Vec<Vec<u8>>, Option<Position>), ApiError> {
+        let Self { mut rows, descending } = self;
+        match after {
+            None => {}
+            Some(Position::Listed(after)) => rows.retain(|row| row.number.0 > *after),
+            Some(Position::Sorted(after, after_number)) => rows.retain(|row| {
+                row.key.as_ref().is_some_and(|key| {
+                    compare_rows(key, row.number, after, *after_number, descending).is_gt()
+                })
+            }),
+            Some(Position::Walk { .. }) => {
+                let message = "The continuation token is of another kind.";
+                return Err(ApiError::BadRequest(message.into()));
+            }
+        }
+        let more = rows.len() > limit;
+        rows.truncate(limit);
+        let next = rows.last().filter(|_| more).map(|last| match &last.key {
+            None => Position::Listed(last.number.0),
+            Some(key) => Position::Sorted(key.clone(), last.number),
+        });
+        Ok((rows.into_iter().map(|row| row.json).collect(), next))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Databases with every second number, as if half of them had been deleted.
+    fn databases(count: u64) -> Vec<Listed> {
+        let database = |number: u64| {
+            let json = serde_json::json!({ "id": format!("d{number}"), "third": number % 3 });
+            (number * 2, json.as_object().unwrap().clone())
+        };
+        (0..count).map(database).collect()
+    }
+
+    fn pages(text: Option<&str>, limit: usize) -> Vec<Vec<String>> {
+        let (mut pages, mut after) = (Vec::new(), None);
+        loop {
+            let rows = match text {
+                None => Rows::listed(databases(7)),
+                Some(text) => {
+                    let body = serde_json::json!({ "query": text }).to_string();
+                    let spec = QuerySpec::parse(body.as_bytes()).unwrap();
+                    Rows::selected(&spec, databases(7)).unwrap()
+                }
+            };
+            let (rows, next) = rows.page(after.as_ref(), limit).unwrap();
+            let text = |row: Vec<u8>| String::from_utf8(row).unwrap().replace('"', "");
+            pages.push(rows.into_iter().map(text).collect());
+            match next {
+                None => return pages,
+                next => after = next,
+            }
+        }
+    }
+
+    #[test]
+    fn a_count_is_about_everything() {
+        assert_eq!(pages(Some("SELECT VALUE COUNT(1) FROM c"), 2), [["7"]]);
+    }
+
+    #[test]
+    fn a_filter_fills_its_pages() {
+        let text = "SELECT VALUE c.id FROM c WHERE c.third = 0";
+        assert_eq!(pages(Some(text), 2), [vec!["d0", "d3"], vec!["d6"]]);
+        assert_eq!(pages(Some(text), 3), [["d0", "d3", "d6"]]);
+        assert_eq!(pages(Some("SELECT * FROM c WHERE c.id = 'd6'"), 1).len(), 1);
+    }
+
+    #[test]
+    fn a_sorted_result_is_sorted_over_all_its_pages() {
+        let ascending = [vec!["d0", "d3"], vec!["d6", "d1"], vec!["d4", "d2"], vec!["d5"]];
+        assert_eq!(pages(Some("SELECT VALUE c.id FROM c ORDER BY c.third"), 2), ascending);
+        let descending = [vec!["d5", "d2", "d4"], vec!["d1", "d6", "d3"], vec!["d0"]];
+        assert_eq!(pages(Some("SELECT VALUE c.id FROM c ORDER BY c.third DESC"), 3), descending);
+    }
+
+    #[test]
+    fn a_list_is_cut_into_pages_that_deletions_do_not_shift() {
+        assert_eq!(pages(None, 3).concat().len(), 7);
+        let mut left = databases(4);
+        left.remove(1);
+        let (rows, next) = Rows::listed(left).page(Some(&Position::Listed(2)), 1).unwrap();
+        assert_eq!(rows.concat(), br#"{"id":"d2","third":2}"#);
+        assert!(matches!(next, Some(Position::Listed(4))));
+    }
 }

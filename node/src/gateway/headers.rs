@@ -117,6 +117,11 @@ impl RequestHeaders {
         }
     }
 
+    /// Where the client wants to go on; an empty text means from the start, like none.
+    pub(crate) fn continuation(&self) -> Result<Option<&str>, ApiError> {
+        Ok(self.text("x-ms-continuation")?.filter(|token| !token.is_empty()))
+    }
+
     /// True if the client means a query to run over all partitions.
     pub(crate) fn crosses_partitions(&self) -> bool {
         self.flag("x-ms-documentdb-query-enablecrosspartition")
@@ -191,6 +196,17 @@ mod tests {
             (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())
         });
         RequestHeaders::new(pairs.collect())
+    }
+
+    #[test]
+    fn an_empty_continuation_is_none() {
+        let continuation = |text| {
+            let headers = headers(&[("x-ms-continuation", text)]);
+            headers.continuation().unwrap().map(str::to_string)
+        };
+        assert_eq!(continuation(""), None);
+        assert_eq!(continuation("abc").as_deref(), Some("abc"));
+        assert_eq!(headers(&[]).continuation().unwrap(), None);
     }
 
     #[test]

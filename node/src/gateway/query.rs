@@ -166,10 +166,7 @@ async fn run(
         }
     }
     let tokens = Tokens::new(gateway.node.cluster(), &question);
-    let position = match call.headers.text("x-ms-continuation")?.filter(|token| !token.is_empty()) {
-        Some(token) => Some(tokens.read(token)?),
-        None => None,
-    };
+    let position = call.headers.continuation()?.map(|token| tokens.read(token)).transpose()?;
     let mut run = Run {
         gateway,
         call,

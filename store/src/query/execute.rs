@@ -242,23 +242,34 @@ fn projected(projection: &Projection, item: &Value) -> Option<Value> {
 }
 
 impl CompiledQuery {
-    /// Runs over values at hand, all at once.
-    pub fn select(&self, values: impl Iterator<Item = Value>) -> Vec<Vec<u8>> {
-        let mut values: Vec<Value> = values.filter(|value| self.keeps(value)).collect();
+    /// Runs over values at hand, all at once; each comes with the number of what it shows.
+    pub fn select(&self, values: impl Iterator<Item = (ItemNumber, Value)>) -> Vec<QueryRow> {
+        let kept = values.filter_map(|(number, value)| match &self.order {
+            Some(order) => Some((number, Some(sort_key(self, order, &value)?), value)),
+            None => self.keeps(&value).then_some((number, None, value)),
+        });
+        if let Projection::Count(argument) = &self.projection {
+            let counted = kept.filter(|(.., value)| argument.evaluate(value).is_defined());
+            let json = counted.count().to_string().into_bytes();
+            return vec![QueryRow { json, key: None, number: ItemNumber(0) }];
+        }
+        let row = |(number, key, value): (ItemNumber, Option<SortKey>, Value)| {
+            let json = projected(&self.projection, &value)?.to_json();
+            Some(QueryRow { json, key, number })
+        };
+        let mut rows: Vec<QueryRow> = kept.filter_map(row).collect();
         if let Some(order) = &self.order {
-            let key = |value: &Value| order.key.evaluate(value);
-            values.retain(|value| order.keeps_undefined || key(value).is_defined());
-            values.sort_by(|a, b| {
-                let ascending = key(a).sort_compare(&key(b));
-                if order.descending { ascending.reverse() } else { ascending }
+            rows.sort_by(|a, b| {
+                compare_rows(a.sorted_by(), a.number, b.sorted_by(), b.number, order.descending)
             });
         }
-        if let Projection::Count(argument) = &self.projection {
-            let counted = values.iter().filter(|value| argument.evaluate(value).is_defined());
-            return vec![counted.count().to_string().into_bytes()];
-        }
-        let rows = values.iter().filter_map(|value| projected(&self.projection, value));
-        rows.map(|row| row.to_json()).collect()
+        rows
+    }
+}
+
+impl QueryRow {
+    fn sorted_by(&self) -> &SortKey {
+        self.key.as_ref().expect("sorted rows have keys")
     }
 }
 
@@ -332,13 +343,12 @@ struct Candidate {
 
 impl Candidate {
     fn new(row: QueryRow, descending: bool) -> Self {
-        let key = row.key.as_ref().expect("sorted rows have keys");
-        let bytes = row.json.len() + key.0.size();
+        let bytes = row.json.len() + row.sorted_by().0.size();
         Self { row, bytes, descending }
     }
 
     fn key(&self) -> &SortKey {
-        self.row.key.as_ref().expect("sorted rows have keys")
+        self.row.sorted_by()
     }
 }
 
