@@ -65,6 +65,23 @@ fn settings_that_cannot_be_used_are_named() {
 }
 
 #[test]
+fn a_reason_not_to_start_is_told_once_in_one_line() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let taken = taken.local_addr().expect("it is bound").to_string();
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    let file = file.path().display().to_string();
+    let http = ["start-single-node", "--http", &taken];
+    let data = ["start-single-node", "--http", "127.0.0.1:0", "--data-dir", &file];
+    for (args, names) in [(&http[..], &taken), (&data[..], &file)] {
+        let message = refusal(args, &[]);
+        let told: Vec<_> = message.lines().filter(|line| line.contains(names)).collect();
+        let [line] = told[..] else { panic!("told in one line: {message}") };
+        assert!(line.starts_with("ephemeris: "), "{line}");
+        assert_eq!(line.matches("(os error").count(), 1, "told once: {line}");
+    }
+}
+
+#[test]
 fn a_node_that_is_not_there_is_unhealthy() {
     let output = ephemeris(&["healthcheck", "--http", "http://127.0.0.1:1"], &[]);
     assert_eq!(output.status.code(), Some(1));

@@ -203,10 +203,23 @@ pub fn main() -> ExitCode {
     match run(Cli::parse().command) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("ephemeris: {error:#}");
+            eprintln!("ephemeris: {}", one_line(&error));
             ExitCode::FAILURE
         }
     }
+}
+
+/// An error and what caused it. Our own errors tell their cause themselves; it is not told again.
+fn one_line(error: &anyhow::Error) -> String {
+    let mut line = String::new();
+    for cause in error.chain().map(|cause| cause.to_string().replace('\n', "; ")) {
+        if line.contains(&cause) {
+            continue;
+        }
+        let separator = if line.is_empty() { "" } else { ": " };
+        line = line + separator + &cause;
+    }
+    line
 }
 
 fn run(command: Command) -> anyhow::Result<ExitCode> {
@@ -270,6 +283,16 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn an_error_is_told_in_one_line_and_every_cause_once() {
+        let cause = || std::io::Error::other("the disk is gone\nfor good");
+        assert_eq!(one_line(&anyhow::Error::new(cause())), "the disk is gone; for good");
+        let silent = anyhow::Error::new(cause()).context("no start");
+        assert_eq!(one_line(&silent), "no start: the disk is gone; for good");
+        let told = anyhow::Error::new(cause()).context("no start: the disk is gone; for good");
+        assert_eq!(one_line(&told), "no start: the disk is gone; for good");
     }
 
     #[test]
