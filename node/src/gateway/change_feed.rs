@@ -40,7 +40,7 @@ pub(crate) async fn read(
     let session = Session::of(&call.headers)?;
     let resolved = gateway.container(call, path).await?;
     let scope = Scope { key: key_scope(call, &resolved)?, epks: call.headers.epk_range()? };
-    let partition = partition(call, &resolved, &scope)?;
+    let partition = partition(&call.headers, &resolved, &scope)?;
     let limits =
         PageLimits { rows: call.headers.page_rows()?, bytes: PAGE_BYTES_MAX, items: ITEMS_MAX };
     let request = ChangesRequest { start: start(&call.headers)?, scope, limits };
@@ -86,12 +86,12 @@ fn start(headers: &RequestHeaders) -> Result<FeedStart, ApiError> {
 
 /// The partition that is asked: a tag is good for one of them.
 fn partition(
-    call: &Call,
+    headers: &RequestHeaders,
     resolved: &Resolved,
     scope: &Scope,
 ) -> Result<Arc<PartitionRecord>, ApiError> {
     let partitions = resolved.partitions();
-    if let Some(range) = call.headers.text("x-ms-documentdb-partitionkeyrangeid")? {
+    if let Some(range) = headers.text("x-ms-documentdb-partitionkeyrangeid")? {
         let found = partitions.iter().find(|partition| partition.range.to_string() == range);
         return found.cloned().ok_or_else(|| ApiError::RangeGone(range.to_string()));
     }
@@ -112,14 +112,66 @@ fn partition(
 #[cfg(test)]
 mod tests {
     use axum::http::{HeaderMap, HeaderName, HeaderValue};
+    use ephemeris_store::partition_key::{Epk, PartitionKey};
 
+    use super::super::resolve;
     use super::*;
 
-    fn start_of(pairs: &[(&'static str, &'static str)]) -> Result<FeedStart, ApiError> {
+    fn headers(pairs: &[(&'static str, &'static str)]) -> RequestHeaders {
         let pairs = pairs
             .iter()
             .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
-        start(&RequestHeaders::new(pairs.collect::<HeaderMap>()))
+        RequestHeaders::new(pairs.collect::<HeaderMap>())
+    }
+
+    fn start_of(pairs: &[(&'static str, &'static str)]) -> Result<FeedStart, ApiError> {
+        start(&headers(pairs))
+    }
+
+    /// The range that is asked, of a container with so many partitions.
+    fn asked(
+        partitions: usize,
+        pairs: &[(&'static str, &'static str)],
+        scope: &Scope,
+    ) -> Result<u32, ApiError> {
+        let resolved = resolve::tests::container(partitions, &["/pk"]);
+        partition(&headers(pairs), &resolved, scope).map(|partition| partition.range.0)
+    }
+
+    fn key(text: &str) -> Scope {
+        Scope { key: Some(PartitionKey::parse(text).unwrap()), epks: None }
+    }
+
+    #[test]
+    fn the_range_that_is_named_is_asked() {
+        let range = |id| [("x-ms-documentdb-partitionkeyrangeid", id)];
+        let everything = Scope::default();
+        assert_eq!(asked(3, &range("0"), &everything).unwrap(), 0);
+        assert_eq!(asked(3, &range("2"), &everything).unwrap(), 2);
+        for gone in ["3", "-1", "", "00", "x"] {
+            let error = asked(3, &range(gone), &everything).unwrap_err();
+            assert!(matches!(error, ApiError::RangeGone(id) if id == gone), "{gone}");
+        }
+        assert_eq!(asked(3, &range("1"), &key("[\"a\"]")).unwrap(), 1, "the client knows best");
+    }
+
+    #[test]
+    fn a_partition_key_leads_to_its_range() {
+        // V2 hashes: 3A53… lies at the end of the space, which ends with 3FFF…, and 0A8B… in its
+        // first third.
+        assert_eq!(asked(3, &[], &key("[\"a\"]")).unwrap(), 2);
+        assert_eq!(asked(3, &[], &key("[\"hello\"]")).unwrap(), 0);
+        assert_eq!(asked(1, &[], &key("[\"a\"]")).unwrap(), 0);
+    }
+
+    #[test]
+    fn without_either_there_must_be_only_one_range() {
+        assert_eq!(asked(1, &[], &Scope::default()).unwrap(), 0);
+        let epks = Some((Epk::min(), Epk::parse("01").unwrap()));
+        for scope in [Scope::default(), Scope { key: None, epks }] {
+            let error = asked(2, &[], &scope).unwrap_err();
+            assert!(error.to_string().contains("x-ms-documentdb-partitionkeyrangeid"), "{error}");
+        }
     }
 
     #[test]
