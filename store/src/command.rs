@@ -115,6 +115,14 @@ pub enum Action {
     Delete,
     /// Look at it, at the same instant as the rest of the transaction; refused if there is none.
     Read,
+    /// Store it in place of the existing version, under another id in the same logical partition;
+    /// refused if there is none, or if the id is taken. It stays the item it was.
+    Rename {
+        /// Where it goes.
+        to: ItemKey,
+        /// What is stored.
+        document: Document,
+    },
 }
 
 /// An answer that is the same on every replica: the command changed nothing.
@@ -179,6 +187,8 @@ pub struct Written {
     /// The body, if the proposer cannot know it: of a patch or a read.
     #[serde(with = "serde_bytes")]
     pub body: Option<Vec<u8>>,
+    /// True if a `ttl` that is not valid was stored, which expiry being off allows (R6).
+    pub has_inert_ttl: bool,
 }
 
 /// A transaction that changed nothing, and why.

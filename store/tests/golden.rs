@@ -147,7 +147,7 @@ impl Runner {
         Ok(format!("policy {policy}, epoch {}\n", epoch.0))
     }
 
-    /// `create|replace|upsert|patch|delete|look ID …`, see `WriteArgs`.
+    /// `create|replace|upsert|patch|delete|look ID …` or `rename ID/NEW …`, see `WriteArgs`.
     fn write(&mut self, name: &str, args: &mut ArgumentConsumer<'_>) -> Answer {
         let id = args.next_pos().ok_or("which item?")?.to_string();
         let write = self.item_write(name, &id, WriteArgs::take(args)?)?;
@@ -162,14 +162,15 @@ impl Runner {
         id: &str,
         args: WriteArgs,
     ) -> Result<ItemWrite, Box<dyn Error>> {
-        let mut body = serde_json::json!({ "id": id, "pk": "p" });
+        let (id, new_id) = id.split_once('/').unwrap_or((id, id));
+        let mut body = serde_json::json!({ "id": new_id, "pk": "p" });
         for (name, value) in [("ttl", args.ttl), ("v", args.v)] {
             if let Some(value) = value {
                 body[name] = value;
             }
         }
         let parsed = self.rules.parse(body.to_string().as_bytes())?;
-        assert_eq!(parsed.id, IdField::Text(id.to_string()), "the id is found in the body");
+        assert_eq!(parsed.id, IdField::Text(new_id.to_string()), "the id is found in the body");
         let action = match name {
             "create" => Action::Create(parsed.document),
             "replace" => Action::Replace(parsed.document),
@@ -180,6 +181,7 @@ impl Runner {
             }),
             "delete" => Action::Delete,
             "look" => Action::Read,
+            "rename" => Action::Rename { to: self.key(new_id), document: parsed.document },
             _ => return Err(format!("no such command: {name}").into()),
         };
         let precondition = match (args.if_match.as_deref(), args.if_none_match.as_deref()) {
@@ -254,11 +256,16 @@ impl Runner {
                     let effect = format!("{:?}", written.effect).to_lowercase();
                     let (ts, charge) = (written.stamp.ts, written.charge);
                     let number = written.stamp.number.0 & 0xFFFF_FFFF;
-                    writeln!(text, "{label} → {effect}, _ts {ts}, item {number}, {charge} RU")?;
+                    let inert = if written.has_inert_ttl { ", inert ttl" } else { "" };
+                    writeln!(
+                        text,
+                        "{label} → {effect}, _ts {ts}, item {number}, {charge} RU{inert}"
+                    )?;
                     if let Some(body) = &written.body {
                         writeln!(text, "  {}", String::from_utf8_lossy(body))?;
                     }
-                    self.last_etags.insert(id.clone(), written.stamp.etag);
+                    let id = id.split_once('/').map_or(id.as_str(), |(_, new_id)| new_id);
+                    self.last_etags.insert(id.to_string(), written.stamp.etag);
                 }
             }
             Err(refused) => {

@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use axum::http::StatusCode;
 use ephemeris_store::charge::Charge;
 use ephemeris_store::command::{Action, Effect, ItemWrite, Precondition, Written};
+use ephemeris_store::document::Document;
 use ephemeris_store::ids::{ContainerNumber, Etag, ItemId};
 use ephemeris_store::item::{ItemKey, client_json};
 use ephemeris_store::partition_key::PartitionKey;
@@ -115,17 +116,15 @@ impl Operation<'_> {
     fn prepare(&self, resolved: &Resolved, key: &PartitionKey) -> Result<Prepared, ApiError> {
         let rules = resolved.container.definition.rules();
         let (id, action, body) = match self.kind.to_ascii_lowercase().as_str() {
-            "create" => self.store(resolved, key, Action::Create)?,
-            "upsert" => self.store(resolved, key, Action::Upsert)?,
-            "replace" => {
-                let (id, action, body) = self.store(resolved, key, Action::Replace)?;
-                if self.id.as_ref().is_some_and(|named| named != id.as_str()) {
-                    return Err(ApiError::BadRequest(
-                        "The 'id' in the resourceBody is not that of the operation.".to_string(),
-                    ));
-                }
-                (id, action, body)
+            "create" => {
+                let (id, document, body) = self.document(resolved, key)?;
+                (id, Action::Create(document), Some(body))
             }
+            "upsert" => {
+                let (id, document, body) = self.document(resolved, key)?;
+                (id, Action::Upsert(document), Some(body))
+            }
+            "replace" => self.replace(resolved, key)?,
             "patch" => {
                 let text = self.resource_body()?.as_bytes().to_vec();
                 Patch::parse(&text, rules.key())?;
@@ -145,17 +144,32 @@ impl Operation<'_> {
         Ok(Prepared { write, body })
     }
 
-    fn store(
+    /// A replacement; the item gets another id if the body has one.
+    fn replace(
         &self,
         resolved: &Resolved,
         key: &PartitionKey,
-        action: fn(ephemeris_store::document::Document) -> Action,
     ) -> Result<(ItemId, Action, Option<Vec<u8>>), ApiError> {
+        let (new_id, document, body) = self.document(resolved, key)?;
+        if self.id.as_ref().is_none_or(|id| id == new_id.as_str()) {
+            return Ok((new_id, Action::Replace(document), Some(body)));
+        }
+        let place = resolved.container.definition.key().place(key);
+        let to = ItemKey::new(&place, key, &new_id);
+        Ok((self.id()?, Action::Rename { to, document }, Some(body)))
+    }
+
+    /// The item in the body, its id, and how it will be shown.
+    fn document(
+        &self,
+        resolved: &Resolved,
+        key: &PartitionKey,
+    ) -> Result<(ItemId, Document, Vec<u8>), ApiError> {
         let parsed = items::parse_body(resolved, self.resource_body()?.as_bytes())?;
         let id = items::id_in(&parsed.id)?;
         items::check_key(key, resolved.container.definition.key(), &parsed)?;
         let body = parsed.document.body.clone();
-        Ok((id, action(parsed.document), Some(body)))
+        Ok((id, parsed.document, body))
     }
 
     fn resource_body(&self) -> Result<&str, ApiError> {
@@ -223,7 +237,7 @@ fn row(
     content: Content,
     container: ContainerNumber,
 ) -> Vec<u8> {
-    let Written { effect, stamp, charge, body } = written;
+    let Written { effect, stamp, charge, body, has_inert_ttl: _ } = written;
     let status = match effect {
         Effect::Created => StatusCode::CREATED,
         Effect::Replaced | Effect::Read => StatusCode::OK,
@@ -278,4 +292,158 @@ fn refusal_body(count: usize, refused: usize, error: &ApiError, charge: Charge) 
         row.push(b'}');
         row
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::StatusCode;
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::super::resolve;
+    use super::*;
+
+    fn rows(count: usize, refused: usize, error: &ApiError) -> Vec<Value> {
+        let body = refusal_body(count, refused, error, Charge(1_670_000));
+        serde_json::from_slice(&body).unwrap()
+    }
+
+    /// Prepares the only operation of a batch on the partition key "p".
+    fn prepared(operation: &Value) -> Result<Prepared, ApiError> {
+        let body = json!([operation]).to_string();
+        let operations = parse(body.as_bytes())?;
+        let key = PartitionKey::parse("[\"p\"]").unwrap();
+        operations[0].prepare(&resolve::tests::container(1, &["/pk"]), &key)
+    }
+
+    fn item_key(id: &str) -> ItemKey {
+        let resolved = resolve::tests::container(1, &["/pk"]);
+        let key = PartitionKey::parse("[\"p\"]").unwrap();
+        let id = ItemId::try_from(id.to_string()).unwrap();
+        ItemKey::new(&resolved.container.definition.key().place(&key), &key, &id)
+    }
+
+    #[test]
+    fn a_refusal_is_told_at_its_operation_and_the_others_depended_on_it() {
+        let errors = [
+            (ApiError::BadRequest("no".into()), 400, 0),
+            (ApiError::KeyMismatch, 400, 1001),
+            (ApiError::NotFound("gone".into()), 404, 0),
+            (ApiError::Conflict("taken".into()), 409, 0),
+            (ApiError::PreconditionFailed, 412, 0),
+            (ApiError::TooLarge("much".into()), 413, 0),
+        ];
+        for (error, status, substatus) in errors {
+            let rows = rows(3, 1, &error);
+            let dependent = json!({ "statusCode": 424, "requestCharge": 0 });
+            assert_eq!([&rows[0], &rows[2]], [&dependent, &dependent]);
+            let told = json!({
+                "statusCode": status,
+                "subStatusCode": substatus,
+                "requestCharge": 1.67,
+                "message": error.to_string(),
+            });
+            assert_eq!(rows[1], told);
+        }
+        assert_eq!(rows(1, 0, &ApiError::PreconditionFailed).len(), 1);
+    }
+
+    #[test]
+    fn the_number_of_operations_is_limited() {
+        let batch = |count| {
+            let operations = vec![json!({ "operationType": "Read", "id": "a" }); count];
+            parse(json!(operations).to_string().as_bytes()).map(|parsed| parsed.len())
+        };
+        assert!(batch(0).unwrap_err().to_string().contains("no operations"));
+        assert_eq!(batch(OPERATIONS_MAX).unwrap(), OPERATIONS_MAX);
+        assert!(batch(OPERATIONS_MAX + 1).unwrap_err().to_string().contains("more operations"));
+        let hybrid = parse(&[HYBRID_ROW, 0, 0]).map(|parsed| parsed.len());
+        assert!(hybrid.unwrap_err().to_string().contains("HybridRow"));
+    }
+
+    #[test]
+    fn operations_that_cannot_be_carried_out_are_refused() {
+        let item = json!({ "id": "a", "pk": "p" });
+        for (operation, status) in [
+            (json!({ "operationType": "Merge", "id": "a" }), 400),
+            (json!({ "operationType": "Read" }), 400),
+            (json!({ "operationType": "Delete", "id": "a/b" }), 400),
+            (json!({ "operationType": "Create" }), 400),
+            (json!({ "operationType": "Create", "resourceBody": 5 }), 400),
+            (json!({ "operationType": "Create", "resourceBody": { "pk": "p" } }), 400),
+            (json!({ "operationType": "Upsert", "resourceBody": { "id": "a", "pk": "q" } }), 400),
+            (json!({ "operationType": "Replace", "id": "", "resourceBody": item }), 400),
+            (json!({ "operationType": "Patch", "id": "a", "resourceBody": {} }), 400),
+        ] {
+            let Err(error) = prepared(&operation) else { panic!("{operation}") };
+            assert_eq!(error.answer().status, StatusCode::from_u16(status).unwrap(), "{operation}");
+        }
+    }
+
+    #[test]
+    fn a_replacement_with_another_id_renames() {
+        let body = json!({ "id": "b", "pk": "p" });
+        let write = |id: Value| {
+            let operation =
+                json!({ "operationType": "Replace", "id": id, "resourceBody": body.clone() });
+            prepared(&operation).unwrap().write
+        };
+        let renaming = write(json!("a"));
+        assert_eq!(renaming.key, item_key("a"));
+        assert!(matches!(renaming.action, Action::Rename { to, .. } if to == item_key("b")));
+        for same in [json!("b"), json!(null)] {
+            let replacing = write(same);
+            assert_eq!(replacing.key, item_key("b"));
+            assert!(matches!(replacing.action, Action::Replace(_)));
+        }
+    }
+
+    /// Any JSON, with the names a batch is made of among its own.
+    fn any_json() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<f64>().prop_map(Value::from),
+            prop::sample::select(
+                &["Create", "Upsert", "Replace", "Read", "Delete", "Patch", "p"][..]
+            )
+            .prop_map(Value::from),
+            "\\PC{0,8}".prop_map(Value::from),
+        ];
+        const NAMES: [&str; 7] =
+            ["operationType", "id", "resourceBody", "ifMatch", "ifNoneMatch", "pk", "op"];
+        leaf.prop_recursive(4, 32, 6, |inner| {
+            let name = prop_oneof![
+                4 => prop::sample::select(&NAMES[..]).prop_map(str::to_string),
+                1 => "\\PC{0,4}",
+            ];
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..6).prop_map(Value::from),
+                prop::collection::vec((name, inner), 0..6)
+                    .prop_map(|members| Value::Object(members.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_batch_or_refused(body in prop::collection::vec(any::<u8>(), 0..200)) {
+            if let Ok(operations) = parse(&body) {
+                prop_assert!((1..=OPERATIONS_MAX).contains(&operations.len()));
+            }
+        }
+
+        #[test]
+        fn any_json_is_prepared_or_refused(operations in prop::collection::vec(any_json(), 0..4)) {
+            let resolved = resolve::tests::container(1, &["/pk"]);
+            let key = PartitionKey::parse("[\"p\"]").unwrap();
+            let body = json!(operations).to_string();
+            for operation in parse(body.as_bytes()).unwrap_or_default() {
+                if let Err(error) = operation.prepare(&resolved, &key) {
+                    prop_assert!(error.answer().status.is_client_error());
+                }
+            }
+        }
+    }
 }

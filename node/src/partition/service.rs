@@ -10,7 +10,7 @@ use std::sync::Arc;
 use ephemeris_raft::{Executor, Group, ProposeError, ReadError};
 use ephemeris_store::change_feed::{FeedOutcome, FeedStart, read_changes};
 use ephemeris_store::codec;
-use ephemeris_store::command::{Command, CommandEffect, ItemWrite, Outcome, Proposal};
+use ephemeris_store::command::{Command, CommandEffect, ItemWrite, Outcome, Proposal, Written};
 use ephemeris_store::engine::Fault;
 use ephemeris_store::item::{ItemKey, LogicalPartition};
 use ephemeris_store::partition::Partition;
@@ -134,6 +134,7 @@ impl PartitionService {
         let outcome = self.propose(Command::Write(writes)).await?;
         match outcome.effect {
             CommandEffect::Write(result) => {
+                count_inert_ttls(result.as_deref().unwrap_or_default());
                 Ok(PartitionResponse::Written { lsn: outcome.lsn, result })
             }
             CommandEffect::PolicySet(_)
@@ -315,5 +316,14 @@ impl PartitionService {
             | CommandEffect::Cleared { .. }
             | CommandEffect::Swept { .. } => unreachable!("a policy change answers with its epoch"),
         }
+    }
+}
+
+/// Counts values of `ttl` that mean "never" should expiry be turned on (R6): somebody may have meant
+/// something else.
+fn count_inert_ttls(written: &[Written]) {
+    let inert = written.iter().filter(|one| one.has_inert_ttl).count();
+    if inert > 0 {
+        metrics::counter!("ttl_invalid_stored_total").increment(inert as u64);
     }
 }

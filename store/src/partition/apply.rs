@@ -34,6 +34,8 @@ pub(super) struct Draft<'p> {
 enum Step {
     /// A new version.
     Store { document: Document, effect: Effect, shows_body: bool },
+    /// A new version in another place than this one.
+    Move { from: Item, to: ItemKey, document: Document },
     /// No version.
     Remove(Item),
     /// Nothing new: the version is shown.
@@ -138,7 +140,7 @@ impl Draft<'_> {
         write: ItemWrite,
     ) -> Result<Result<Written, (Refusal, Charge)>, Fault> {
         let ItemWrite { key, precondition, action } = write;
-        if !key.is_valid() || !self.partition.spec.slots.contains(key.slot()) {
+        if !self.owns(&key, &action) {
             return Ok(Err((Refusal::WrongPartition, Charge::ZERO)));
         }
         let stored = self.stored(&key)?;
@@ -151,33 +153,54 @@ impl Draft<'_> {
         Ok(Ok(match step {
             Step::Store { document, effect, shows_body } => {
                 let stamp = self.store(operation, key, stored.as_ref(), number, &document);
-                let (bytes, indexed_values) = (document.body.len(), document.indexed_values);
-                let charge = match effect {
-                    Effect::Created => Charge::create(bytes, indexed_values),
-                    Effect::Replaced | Effect::Deleted | Effect::Read | Effect::NotModified => {
-                        Charge::replace(bytes, indexed_values)
-                    }
-                };
-                Written { effect, stamp, charge, body: shows_body.then_some(document.body) }
+                stored_as(effect, stamp, document, shows_body)
+            }
+            Step::Move { from, to, document } => {
+                let stored = self.stored(&to)?;
+                if let Some(taken) = stored.as_ref().filter(|item| !self.is_dead(item)) {
+                    let looked_at = Charge::point_read(taken.body.len());
+                    return Ok(Err((Refusal::Conflict, looked_at)));
+                }
+                self.remove(&key, &from);
+                let number = Some(from.stamp.number);
+                let stamp = self.store(operation, to, stored.as_ref(), number, &document);
+                stored_as(Effect::Replaced, stamp, document, false)
             }
             Step::Remove(item) => {
                 let stamp = item.stamp;
                 let charge = Charge::create(item.body.len(), stamp.indexed_values);
                 self.remove(&key, &item);
-                Written { effect: Effect::Deleted, stamp, charge, body: None }
+                let effect = Effect::Deleted;
+                Written { effect, stamp, charge, body: None, has_inert_ttl: false }
             }
             Step::Look(item) => {
                 let charge = Charge::point_read(item.body.len());
                 let (effect, stamp) = (Effect::Read, item.stamp);
-                Written { effect, stamp, charge, body: Some(item.body) }
+                Written { effect, stamp, charge, body: Some(item.body), has_inert_ttl: false }
             }
             Step::LookAway(stamp) => Written {
                 effect: Effect::NotModified,
                 stamp,
                 charge: Charge::NOT_MODIFIED,
                 body: None,
+                has_inert_ttl: false,
             },
         }))
+    }
+
+    /// True if everything a write touches lies in this partition. A renamed item must stay in its
+    /// slot, which its number names.
+    fn owns(&self, key: &ItemKey, action: &Action) -> bool {
+        let owns = |key: &ItemKey| key.is_valid() && self.partition.spec.slots.contains(key.slot());
+        match action {
+            Action::Rename { to, .. } => owns(key) && owns(to) && key.slot() == to.slot(),
+            Action::Create(_)
+            | Action::Replace(_)
+            | Action::Upsert(_)
+            | Action::Patch(_)
+            | Action::Delete
+            | Action::Read => owns(key),
+        }
     }
 
     /// Decides what an operation comes to, given the live version of its item.
@@ -187,8 +210,10 @@ impl Draft<'_> {
         precondition: Precondition,
         live: Option<&Item>,
     ) -> Result<Step, (Refusal, Charge)> {
-        if let Action::Create(document) | Action::Replace(document) | Action::Upsert(document) =
-            &action
+        if let Action::Create(document)
+        | Action::Replace(document)
+        | Action::Upsert(document)
+        | Action::Rename { document, .. } = &action
         {
             self.check_ttl(document)?;
         }
@@ -197,9 +222,11 @@ impl Draft<'_> {
                 Action::Create(document) | Action::Upsert(document) => {
                     Ok(Step::Store { document, effect: Effect::Created, shows_body: false })
                 }
-                Action::Replace(_) | Action::Patch(_) | Action::Delete | Action::Read => {
-                    Err((Refusal::NotFound, Charge::NOT_FOUND))
-                }
+                Action::Replace(_)
+                | Action::Patch(_)
+                | Action::Delete
+                | Action::Read
+                | Action::Rename { .. } => Err((Refusal::NotFound, Charge::NOT_FOUND)),
             };
         };
         let looked_at = Charge::point_read(live.body.len());
@@ -213,13 +240,17 @@ impl Draft<'_> {
                 | Action::Upsert(_)
                 | Action::Patch(_)
                 | Action::Delete
-                | Action::Read,
+                | Action::Read
+                | Action::Rename { .. },
                 false,
             ) => Err((Refusal::PreconditionFailed, looked_at)),
             (Action::Replace(document) | Action::Upsert(document), true) => Ok(replaced(document)),
             (Action::Patch(request), true) => self.patch(&request, live),
             (Action::Delete, true) => Ok(Step::Remove(live.clone())),
             (Action::Read, true) => Ok(Step::Look(live.clone())),
+            (Action::Rename { to, document }, true) => {
+                Ok(Step::Move { from: live.clone(), to, document })
+            }
         }
     }
 
@@ -367,4 +398,17 @@ impl Draft<'_> {
         state.items = state.items.checked_sub(1).expect("only stored items are removed");
         state.bytes = state.bytes.checked_sub(bytes).expect("only stored bytes are removed");
     }
+}
+
+/// What storing a document comes to.
+fn stored_as(effect: Effect, stamp: Stamp, document: Document, shows_body: bool) -> Written {
+    let (bytes, indexed_values) = (document.body.len(), document.indexed_values);
+    let charge = match effect {
+        Effect::Created => Charge::create(bytes, indexed_values),
+        Effect::Replaced | Effect::Deleted | Effect::Read | Effect::NotModified => {
+            Charge::replace(bytes, indexed_values)
+        }
+    };
+    let has_inert_ttl = matches!(document.ttl, TtlField::Invalid(_));
+    Written { effect, stamp, charge, body: shows_body.then_some(document.body), has_inert_ttl }
 }
