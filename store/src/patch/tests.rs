@@ -1,5 +1,7 @@
 //! Every operation of a patch, where it succeeds and where it is refused.
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::indexing::{self, IndexRules};
 use crate::partition_key::{KeyKind, parse_path};
@@ -178,4 +180,78 @@ fn the_result_is_read_like_any_other_body() {
     let document = request(text).carry_out(body, body).unwrap();
     assert_eq!(document.ttl, rules().parse(br#"{"ttl":60}"#).unwrap().document.ttl);
     assert_eq!(document.indexed_values, 3);
+}
+
+/// Any JSON, small; names and paths below are such that they often meet.
+fn any_json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        "[a-c]{0,2}".prop_map(Value::from),
+    ];
+    leaf.prop_recursive(3, 16, 4, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            prop::collection::vec((name(), inner), 0..4)
+                .prop_map(|members| Value::Object(members.into_iter().collect())),
+        ]
+    })
+}
+
+fn name() -> impl Strategy<Value = String> {
+    const NAMES: [&str; 12] =
+        ["a", "b", "id", "pk", "deep", "key", "ttl", "_ts", "op", "path", "value", "from"];
+    prop::sample::select(&NAMES[..]).prop_map(str::to_string)
+}
+
+fn any_operation() -> impl Strategy<Value = Value> {
+    let operation = prop::sample::select(
+        &["add", "set", "replace", "remove", "incr", "move", "Increment", "copy"][..],
+    );
+    let step = prop_oneof![4 => name(), 1 => "[0-3-]", 1 => "\\PC{0,3}"];
+    let path = prop::collection::vec(step, 1..4).prop_map(|steps| format!("/{}", steps.join("/")));
+    (operation, path.clone(), path, any_json()).prop_map(|(operation, path, from, value)| {
+        serde_json::json!({ "op": operation, "path": path, "from": from, "value": value })
+    })
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_a_patch_or_refused(text in prop::collection::vec(any::<u8>(), 0..100)) {
+        let _ = Patch::parse(&text, rules().key());
+    }
+
+    #[test]
+    fn any_json_is_a_patch_or_refused(request in any_json()) {
+        let wrapped = serde_json::json!({ "operations": request });
+        for request in [request, wrapped] {
+            let _ = Patch::parse(request.to_string().as_bytes(), rules().key());
+        }
+    }
+
+    /// A patch is carried out as a whole or not at all; what results is an item like any other, and
+    /// the one it was.
+    #[test]
+    fn a_patch_makes_an_item_of_an_item_or_is_refused(
+        members in prop::collection::vec((name(), any_json()), 0..5),
+        operations in prop::collection::vec(any_operation(), 1..5),
+    ) {
+        let mut body: Map<String, Value> = members.into_iter().collect();
+        body.insert("id".to_string(), "a".into());
+        let before = rules().parse(Value::Object(body).to_string().as_bytes()).unwrap();
+        let text = serde_json::json!({ "operations": operations }).to_string();
+        let Ok(patch) = Patch::parse(text.as_bytes(), rules().key()) else { return Ok(()) };
+        let stored = &before.document.body;
+        let carried_out = request(&text).carry_out(stored, stored);
+        let mut one_by_one: Value = serde_json::from_slice(stored).unwrap();
+        let each = patch.operations.into_iter().try_for_each(|one| one.carry_out(&mut one_by_one));
+        prop_assert_eq!(carried_out.is_ok(), each.is_ok(), "{:?} {:?}", carried_out, each);
+        let Ok(document) = carried_out else { return Ok(()) };
+        let after = rules().parse(&document.body).unwrap();
+        prop_assert_eq!(&after.document, &document, "the result is in normal form");
+        prop_assert_eq!(after.key, before.key);
+        prop_assert_eq!(after.id, before.id);
+    }
 }
