@@ -24,6 +24,9 @@ pub(super) const SEGMENT_SUFFIX: &str = ".log";
 /// Suffix of files that will become segments.
 pub(super) const SPARE_SUFFIX: &str = ".spare";
 
+/// The number of the first segment of a log.
+pub(super) const FIRST_SEGMENT: u64 = 1;
+
 pub(super) fn segment_name(number: u64) -> String {
     format!("{number:016x}{SEGMENT_SUFFIX}")
 }
@@ -77,13 +80,24 @@ pub(super) fn recover(disk: &dyn Disk) -> Result<Recovered, WalError> {
     for (at, &number) in numbers.iter().enumerate() {
         let file = disk.open(&segment_name(number))?;
         let last = at + 1 == numbers.len();
-        let before = end.take().map(|(segment, _, offset, _)| Place { disk, segment, offset });
+        let before = end.as_ref().map(|(segment, _, offset, _)| Place {
+            disk,
+            segment: *segment,
+            offset: *offset,
+        });
         if before.as_ref().is_some_and(|before| before.segment + 1 != number) {
             let place = Place { disk, segment: number - 1, offset: 0 };
             return Err(place.corrupt("the segment is missing"));
         }
         let scan = Scan { disk, number, file: file.as_ref(), last, before };
-        let (offset, capacity) = scan.run(&mut sequence, &mut groups)?;
+        let Some((offset, capacity)) = scan.run(&mut sequence, &mut groups)? else {
+            if let Some((number, file, offset, _)) = &end {
+                let now_last = Scan { disk, number: *number, file: &**file, last, before: None };
+                now_last.check_end(*offset, sequence)?;
+            }
+            remove_unfinished(disk, number)?;
+            break;
+        };
         end = Some((number, file.clone(), offset, capacity));
         segments.insert(number, Segment { file, live: 0 });
     }
@@ -91,6 +105,17 @@ pub(super) fn recover(disk: &dyn Disk) -> Result<Recovered, WalError> {
     let index = build_index(disk, groups, &mut segments)?;
     info!(segments = segments.len(), "read the write-ahead log");
     Ok(Recovered { index, segments, position })
+}
+
+/// Removes the last segment if a crash or a full disk came before its first batch was synced.
+///
+/// It must not be gone on with: it may be too short for the next batch and would stay without one,
+/// and the states of all groups, which every segment begins with, may be missing in it.
+fn remove_unfinished(disk: &dyn Disk, number: u64) -> Result<(), WalError> {
+    let file = segment_name(number);
+    info!(file, "the last log segment was never finished; it is made anew");
+    disk.remove(&file)?;
+    Ok(disk.sync_directory()?)
 }
 
 /// Reads one segment.
@@ -104,18 +129,20 @@ struct Scan<'d> {
 }
 
 impl Scan<'_> {
-    /// Replays the segment's batches; returns where they end, and where the file does.
+    /// Replays the segment's batches; returns where they end, and where the file does. None if it is
+    /// the last segment and holds no batch.
     fn run(
         &self,
         sequence: &mut Option<u64>,
         groups: &mut BTreeMap<GroupId, Replay>,
-    ) -> Result<(u64, u64), WalError> {
+    ) -> Result<Option<(u64, u64)>, WalError> {
         let content = read_all(self.file)?;
         let capacity = content.len() as u64;
         let mut offset = SEGMENT_HEADER_BYTES;
         let header = content.get(..SEGMENT_HEADER_BYTES).unwrap_or_default();
         if header.is_empty() || check_segment_header(header, self.number).is_err() {
-            return self.headless(&content, *sequence);
+            self.check_headless(&content, *sequence)?;
+            return self.check_unfinished().map(|()| None);
         }
         self.check_start(&content, *sequence)?;
         loop {
@@ -128,10 +155,13 @@ impl Scan<'_> {
                 }
                 None if self.last => {
                     self.check_tail(&content, offset, expected)?;
-                    return Ok((offset as u64, capacity));
+                    if offset == SEGMENT_HEADER_BYTES {
+                        return self.check_unfinished().map(|()| None);
+                    }
+                    return Ok(Some((offset as u64, capacity)));
                 }
                 // The first batch of the next segment will tell whether one is damaged here.
-                None => return Ok((offset as u64, capacity)),
+                None => return Ok(Some((offset as u64, capacity))),
             }
         }
     }
@@ -159,14 +189,23 @@ impl Scan<'_> {
 
     /// A segment whose header never made it to disk held nothing that was acknowledged; unless it
     /// did, and the header was damaged since.
-    fn headless(&self, content: &Bytes, sequence: Option<u64>) -> Result<(u64, u64), WalError> {
+    fn check_headless(&self, content: &Bytes, sequence: Option<u64>) -> Result<(), WalError> {
         let place = Place { disk: self.disk, segment: self.number, offset: 0 };
         let expected = sequence.map_or(0, |last| last + 1);
         if !self.last || contains_batch(content, self.number, expected) {
             return Err(place.corrupt("the segment header is damaged"));
         }
-        // Zero: the writer starts the segment over, header and all.
-        Ok((0, content.len() as u64))
+        Ok(())
+    }
+
+    /// A segment goes only once a later one holds a batch: one without a batch is not alone, unless
+    /// it is the first ever.
+    fn check_unfinished(&self) -> Result<(), WalError> {
+        if self.before.is_some() || self.number == FIRST_SEGMENT {
+            return Ok(());
+        }
+        let place = Place { disk: self.disk, segment: self.number, offset: 0 };
+        Err(place.corrupt("the segment is empty, and those before it are missing"))
     }
 
     /// The sound batch at `offset` that continues the sequence.
@@ -188,6 +227,12 @@ impl Scan<'_> {
         }
         let body = content.slice(start..end);
         header.matches(&body).then_some((header, body))
+    }
+
+    /// The same as `check_tail`, for a segment that turned out to be the last one later.
+    fn check_end(&self, offset: u64, sequence: Option<u64>) -> Result<(), WalError> {
+        let offset = usize::try_from(offset).expect("it was an index before");
+        self.check_tail(&read_all(self.file)?, offset, sequence.map_or(0, |last| last + 1))
     }
 
     /// Nothing sound may lie behind the last sound batch but one: that would mean an acknowledged

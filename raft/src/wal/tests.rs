@@ -275,6 +275,110 @@ fn a_missing_segment_is_named() {
     assert!(message.contains("missing"), "{message}");
 }
 
+/// What a crash or a full disk can leave of segment 2, which was just being made.
+fn unfinished_segments() -> Vec<Vec<u8>> {
+    let header = format::segment_header(2);
+    let mut batch = format::BatchWriter::new();
+    batch.put(GROUP, &format::Record::Vote(Vote { term: 3, replica: 1, committed: true }));
+    let batch = batch.finish(2, 3);
+    let zeros = [0, 1, 63, 64, 65, 1000, 4096].map(|bytes| vec![0; bytes]);
+    let parts_of_header = (1..=header.len()).map(|bytes| header[..bytes].to_vec());
+    // Padded with up to seven zeros, which may be there already: with less missing it is whole.
+    let torn_batch =
+        (1..batch.len() - 8).step_by(5).map(|bytes| [&header[..], &batch[..bytes]].concat());
+    let parts = zeros.into_iter().chain(parts_of_header).chain(torn_batch);
+    // Preallocated as far as the crash let it, or to its full length.
+    parts
+        .flat_map(|part| {
+            let mut full = part.clone();
+            full.resize(full.len().max(4096), 0);
+            [part, full]
+        })
+        .collect()
+}
+
+#[test]
+fn a_segment_that_was_never_finished_is_made_anew() {
+    for unfinished in unfinished_segments() {
+        for entry_bytes in [10, 9000] {
+            let mut disk = MemoryDisk::new();
+            let log = Running::open(&disk).unwrap();
+            log.vote(GROUP, 7);
+            log.append_range(GROUP, 0..3);
+            log.close();
+            let file = disk.create("0000000000000002.log", 0).unwrap();
+            file.write_at(0, &unfinished).unwrap();
+            file.sync().unwrap();
+            disk.sync_directory().unwrap();
+            let payload = Payload::Command(Bytes::from(vec![7; entry_bytes]));
+            for index in 3..9 {
+                let log = Running::open(&disk).unwrap();
+                assert_eq!(range(&log.entries(GROUP)), Some((0, index - 1)));
+                let id = LogId { term: 1, index };
+                log.append(GROUP, vec![LogEntry { id, payload: payload.clone() }]);
+                log.close();
+                disk.lose_power();
+            }
+            let log = Running::open(&disk).unwrap();
+            assert_eq!(range(&log.entries(GROUP)), Some((0, 8)));
+            log.wal.purge(GROUP, LogId { term: 1, index: 8 }).unwrap();
+            for index in 9..80 {
+                log.append(GROUP, vec![entry(1, index)]);
+            }
+            log.close();
+            let log = Running::open(&disk).unwrap();
+            assert_eq!(range(&log.entries(GROUP)), Some((9, 79)));
+            assert_eq!(log.wal.vote(GROUP).map(|vote| vote.term), Some(7));
+        }
+    }
+}
+
+#[test]
+fn an_unfinished_segment_does_not_hide_damage_in_the_one_before() {
+    let original = MemoryDisk::new();
+    let log = Running::open(&original).unwrap();
+    log.append_range(GROUP, 0..3);
+    let second = format::SEGMENT_HEADER_BYTES + usize::try_from(log.wal.stats().bytes).unwrap();
+    log.append_range(GROUP, 3..5);
+    log.append_range(GROUP, 5..7);
+    log.close();
+    for unfinished in [vec![], format::segment_header(2).to_vec()] {
+        let disk = original.fork();
+        disk.create("0000000000000002.log", 0).unwrap().write_at(0, &unfinished).unwrap();
+        assert!(Running::open(&disk.fork()).is_ok());
+        disk.flip_bit("0000000000000001.log", (second + format::BATCH_HEADER_BYTES + 9) * 8);
+        let message = Running::open(&disk).err().expect("two batches are lost").to_string();
+        assert!(message.contains("with sound ones behind it"), "{message}");
+    }
+}
+
+#[test]
+fn an_empty_segment_elsewhere_than_at_the_end_is_refused() {
+    let original = MemoryDisk::new();
+    let log = Running::open(&original).unwrap();
+    for index in 0..200 {
+        log.append_range(GROUP, index..index + 1);
+    }
+    log.close();
+    let names = original.list().unwrap();
+    assert!(names.len() >= 3, "{names:?}");
+    let empty = |disk: &MemoryDisk, name: &str, bytes: u64| {
+        disk.create(name, bytes).unwrap();
+        disk.sync_directory().unwrap();
+        Running::open(disk).err().map(|error| error.to_string())
+    };
+    for bytes in [0, 64, 4096] {
+        for name in &names[..names.len() - 1] {
+            let message = empty(&original.fork(), name, bytes).expect("the middle is gone");
+            assert!(message.contains(name), "{message}");
+        }
+        let disk = original.fork();
+        names[..names.len() - 1].iter().for_each(|name| disk.remove(name).unwrap());
+        let message = empty(&disk, &names[names.len() - 1], bytes).expect("all is gone");
+        assert!(message.contains("missing"), "{message}");
+    }
+}
+
 /// A flipped bit may make the log refuse to open, or cost its last batch; it never yields an entry
 /// that was not written, nor takes one from the middle.
 #[test]

@@ -11,7 +11,7 @@ use tracing::{error, info};
 
 use super::format::{BatchWriter, Record, SEGMENT_HEADER_BYTES, segment_header};
 use super::index::Location;
-use super::recovery::{SPARE_SUFFIX, SegmentFile, segment_name};
+use super::recovery::{FIRST_SEGMENT, SPARE_SUFFIX, SegmentFile, segment_name};
 use super::{Callback, Inner, Operation, Segment, Shared};
 use crate::types::{LogEntry, Vote};
 
@@ -25,7 +25,8 @@ const MOVED_FRACTION: u64 = 8;
 
 /// Where the log ends.
 pub(super) struct Position {
-    /// Segment number, its file, the offset where batches end, and the file's length.
+    /// Segment number, its file, the offset where batches end, and the file's length. It holds a
+    /// batch.
     pub(super) current: Option<(u64, SegmentFile, u64, u64)>,
     /// The number of the next batch.
     pub(super) sequence: u64,
@@ -265,13 +266,7 @@ impl Writer {
     fn make_room(&mut self, bytes: u64) -> io::Result<()> {
         // Padding may add up to seven bytes.
         let fits = |offset: u64, capacity: u64| offset + bytes + 8 <= capacity;
-        match &mut self.position.current {
-            // Recovery found a segment without a sound header.
-            Some((number, file, offset, _)) if *offset == 0 => {
-                file.write_at(0, &segment_header(*number))?;
-                *offset = SEGMENT_HEADER_BYTES as u64;
-                return self.make_room(bytes);
-            }
+        match &self.position.current {
             Some((_, _, offset, capacity)) if fits(*offset, *capacity) => return Ok(()),
             Some(_) | None => {}
         }
@@ -280,7 +275,8 @@ impl Writer {
     }
 
     fn start_segment(&mut self, bytes_min: u64) -> io::Result<()> {
-        let number = self.position.current.as_ref().map_or(1, |(number, ..)| number + 1);
+        let number = self.position.current.as_ref();
+        let number = number.map_or(FIRST_SEGMENT, |(number, ..)| number + 1);
         let disk = self.shared.disk.clone();
         let size = self.shared.options.segment_bytes;
         let name = segment_name(number);
