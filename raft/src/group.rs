@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ephemeris_store::ids::{GroupId, ReplicaId};
+use ephemeris_store::ids::{GroupId, NodeId, ReplicaId};
 use ephemeris_store::machine::{LogId, Machine, Progress};
 use openraft::async_runtime::watch::WatchReceiver as _;
 use openraft::errors::{ClientWriteError, InitializeError, LinearizableReadError, RaftError};
@@ -23,7 +23,7 @@ use tracing::{debug, info};
 use crate::log_store::LogStore;
 use crate::network::Network;
 use crate::router::{Inbound, Router};
-use crate::snapshot::{Offers, SnapshotStore};
+use crate::snapshot::{Offers, ResumeError, SnapshotStore};
 use crate::state_machine::{
     Durable, RaftSnapshot, SnapshotData, StateMachine, command, snapshot_meta,
 };
@@ -95,6 +95,21 @@ pub enum StartError {
         group: GroupId,
         /// Why.
         detail: String,
+    },
+    /// Its state was being replaced by a snapshot that is gone.
+    #[error(
+        "group {group}: a snapshot was being installed when this node stopped, and its file {file} \
+         is missing or damaged, so this replica is lost. Run `ephemeris forget-node {node} --http \
+         URL` at a healthy node and start this one again with an empty data directory; it will \
+         copy everything from the others"
+    )]
+    LostSnapshot {
+        /// The group.
+        group: GroupId,
+        /// This node.
+        node: NodeId,
+        /// The snapshot's file.
+        file: String,
     },
 }
 
@@ -218,7 +233,10 @@ impl<M: Machine> Group<M> {
                 (snapshots.clone(), storage.engine.clone(), machine.clone());
             move || snapshots.resume(&engine, &*machine)
         };
-        storage.executor.run(resume).await.map_err(|error| failed(error.to_string()))?;
+        storage.executor.run(resume).await.map_err(|error| match error {
+            ResumeError::Io(error) => failed(error.to_string()),
+            ResumeError::Lost(file) => StartError::LostSnapshot { group, node: replica.node, file },
+        })?;
         let (durable, offers) = (Durable::default(), Offers::default());
         let state_machine =
             StateMachine::new(machine.clone(), storage.clone(), snapshots.clone(), durable.clone());
@@ -543,7 +561,7 @@ impl<M: Machine> Group<M> {
         let name = self.snapshots.staged(progress.applied);
         let name = name.ok_or("the snapshot was not received completely")?;
         let meta = snapshot_meta(progress).map_err(text)?;
-        let snapshot = RaftSnapshot { meta, snapshot: SnapshotData::Staged(name) };
+        let snapshot = RaftSnapshot { meta, snapshot: SnapshotData::Staged(name.clone()) };
         let installed = self.raft.install_full_snapshot(to_raft_vote(vote), snapshot);
         let response = installed.await.map_err(text)?;
         Ok(from_raft_vote(&response.vote))
@@ -560,6 +578,8 @@ impl<M: Machine> Group<M> {
         let request = AppendEntriesRequest {
             vote: to_raft_vote(vote),
             prev_log_id: previous.map(to_raft_id),
+        // It is installed, or was not wanted. After an error it may still be in use.
+        self.snapshots.release(&name);
             entries: entries.map_err(text)?,
             leader_commit: committed.map(to_raft_id),
         };

@@ -3,14 +3,16 @@
 //! 1. The leader takes a view of its machine and offers it: "my state after entry 7.1200".
 //! 2. The follower answers which chunk it wants: the first, or where a broken transfer ended.
 //! 3. Each chunk is checked and appended to a staging file; the last one is followed by a sync.
-//! 4. openraft installs the file: marker, old rows out, new rows in, flush, marker away.
+//! 4. openraft installs the file: sync, marker, old rows out, new rows in, flush, marker away.
+//!
+//! From step 4 on the file is all this replica has: nothing removes it before the marker is away.
 //!
 //! Replicas are identical after the same entry, so a transfer begun by one leader can be continued
 //! by the next, if it offers the same position.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -45,12 +47,28 @@ pub(crate) enum StageError {
     Io(#[from] io::Error),
 }
 
+/// Why an interrupted installation could not be finished.
+#[derive(Debug, Error)]
+pub(crate) enum ResumeError {
+    #[error("its file {0} is missing or damaged")]
+    Lost(String),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
 /// A group's snapshot files. Clones share it.
 #[derive(Clone)]
 pub(crate) struct SnapshotStore {
     disk: Arc<dyn Disk>,
     group: GroupId,
-    incoming: Arc<Mutex<Option<Incoming>>>,
+    staging: Arc<Mutex<Staging>>,
+}
+
+#[derive(Default)]
+struct Staging {
+    incoming: Option<Incoming>,
+    /// Complete files that were handed over to be installed.
+    held: BTreeSet<String>,
 }
 
 /// A snapshot that is arriving.
@@ -65,7 +83,11 @@ struct Incoming {
 
 impl SnapshotStore {
     pub(crate) fn new(disk: Arc<dyn Disk>, group: GroupId) -> Self {
-        Self { disk, group, incoming: Arc::new(Mutex::new(None)) }
+        Self { disk, group, staging: Arc::default() }
+    }
+
+    fn staging(&self) -> MutexGuard<'_, Staging> {
+        self.staging.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn file_name(&self, position: Option<LogId>) -> String {
@@ -75,22 +97,28 @@ impl SnapshotStore {
 
     /// Prepares to receive a snapshot of this position; answers the chunk that is wanted next.
     pub(crate) fn begin(&self, position: Option<LogId>) -> Result<u32, StageError> {
-        let mut incoming = self.incoming.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = incoming.as_ref().filter(|known| known.position == position) {
+        let mut staging = self.staging();
+        if let Some(known) = staging.incoming.as_ref().filter(|known| known.position == position) {
             return Ok(known.next);
         }
         let name = self.file_name(position);
-        let staged = self.take_up(position, name)?;
+        let staged = self.take_up(position, name, &staging.held)?;
         let next = staged.next;
-        *incoming = Some(staged);
+        staging.incoming = Some(staged);
         Ok(next)
     }
 
-    /// Goes on with a staging file that an earlier process left, or starts a new one.
-    fn take_up(&self, position: Option<LogId>, name: String) -> io::Result<Incoming> {
+    /// Goes on with a staging file that an earlier process left, or starts a new one. Files of other
+    /// positions are removed, unless they are `held`.
+    fn take_up(
+        &self,
+        position: Option<LogId>,
+        name: String,
+        held: &BTreeSet<String>,
+    ) -> io::Result<Incoming> {
         let prefix = format!("{}-", self.group);
         for other in self.disk.list()? {
-            if other.starts_with(&prefix) && other != name {
+            if other.starts_with(&prefix) && other != name && !held.contains(&other) {
                 self.disk.remove(&other)?;
             }
         }
@@ -111,8 +139,8 @@ impl SnapshotStore {
         number: u32,
         bytes: &[u8],
     ) -> Result<u32, StageError> {
-        let mut incoming = self.incoming.lock().unwrap_or_else(PoisonError::into_inner);
-        let incoming = incoming.as_mut().filter(|known| known.position == position);
+        let mut staging = self.staging();
+        let incoming = staging.incoming.as_mut().filter(|known| known.position == position);
         let incoming = incoming.ok_or(StageError::Unknown)?;
         if number < incoming.next {
             return Ok(incoming.next);
@@ -133,15 +161,19 @@ impl SnapshotStore {
         Ok(incoming.next)
     }
 
-    /// The file of a completely received snapshot.
+    /// Hands over the file of a completely received snapshot; it is held until it is installed or
+    /// released.
     pub(crate) fn staged(&self, position: Option<LogId>) -> Option<String> {
-        let mut incoming = self.incoming.lock().unwrap_or_else(PoisonError::into_inner);
-        let ready =
-            incoming.as_ref().is_some_and(|known| known.position == position && known.complete);
-        if !ready {
-            return None;
-        }
-        incoming.take().map(|known| known.name)
+        let mut staging = self.staging();
+        let ready = |known: &mut Incoming| known.position == position && known.complete;
+        let name = staging.incoming.take_if(ready)?.name;
+        staging.held.insert(name.clone());
+        Some(name)
+    }
+
+    /// Takes a file back that was handed over: it is installed, or will not be.
+    pub(crate) fn release(&self, name: &str) {
+        self.staging().held.remove(name);
     }
 
     /// Replaces the machine's rows by those of a staged file.
@@ -152,26 +184,47 @@ impl SnapshotStore {
         name: &str,
     ) -> io::Result<()> {
         let file = self.disk.open(name)?;
+        // It may have been written by an earlier process, which ended before it synced.
+        file.sync()?;
         let begun = Installer::begin(engine.clone(), self.group, machine.ranges(), name);
         let mut installer = begun.map_err(|fault| storage_error(&fault))?;
         read_chunks(&*file, |chunk| installer.write(chunk).map_err(|fault| storage_error(&fault)))?;
         let finished = installer.finish().and_then(|()| machine.reload());
         finished.map_err(|fault| storage_error(&fault))?;
-        self.disk.remove(name)?;
         info!(group = %self.group, name, "installed a snapshot");
+        // The state is whole and durable: a file too many does no harm, and the next transfer
+        // removes it.
+        if let Err(error) = self.disk.remove(name) {
+            warn!(group = %self.group, name, %error, "an installed snapshot stays on disk");
+        }
+        self.release(name);
         Ok(())
     }
 
     /// Finishes an installation that a crash interrupted.
+    ///
+    /// Without its file this replica is lost. It cannot start empty and wait for another snapshot:
+    /// it voted for, and acknowledged, entries that it could no longer tell a candidate about.
     pub(crate) fn resume<M: Machine>(
         &self,
         engine: &Arc<dyn Engine>,
         machine: &M,
-    ) -> io::Result<()> {
+    ) -> Result<(), ResumeError> {
         let name = Installer::interrupted(engine.as_ref(), self.group);
         let Some(name) = name.map_err(|fault| storage_error(&fault))? else { return Ok(()) };
+        if !self.is_complete(&name)? {
+            return Err(ResumeError::Lost(name));
+        }
         warn!(group = %self.group, name, "a snapshot installation was interrupted; starting it over");
-        self.install(engine, machine, &name)
+        Ok(self.install(engine, machine, &name)?)
+    }
+
+    fn is_complete(&self, name: &str) -> io::Result<bool> {
+        match self.disk.open(name) {
+            Ok(file) => read_chunks(&*file, |_| Ok(())).map(|(_, _, complete)| complete),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Removes every staged file of the group.
@@ -278,5 +331,157 @@ impl Offers {
     pub(crate) fn keep(&self, receiver: u64, offer: Offer) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         kept.insert(receiver, (clock::monotonic(), offer));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ephemeris_store::catalog::Catalog;
+    use ephemeris_store::engine::MemoryEngine;
+    use ephemeris_store::machine::Entry;
+
+    use super::*;
+    use crate::testing::MemoryDisk;
+
+    const GROUP: GroupId = GroupId::CATALOG;
+    const FIRST: Option<LogId> = Some(LogId { term: 1, index: 0 });
+    const SECOND: Option<LogId> = Some(LogId { term: 1, index: 7 });
+
+    struct Fixture {
+        disk: MemoryDisk,
+        store: SnapshotStore,
+        engine: Arc<dyn Engine>,
+        machine: Catalog,
+    }
+
+    impl Fixture {
+        fn new() -> Self {
+            let disk = MemoryDisk::new();
+            let store = SnapshotStore::new(Arc::new(disk.clone()), GROUP);
+            let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+            let machine = Catalog::open(engine.clone()).unwrap();
+            Self { disk, store, engine, machine }
+        }
+
+        /// Receives what another replica has after one entry, as the snapshot of `position`.
+        fn receive(&self, position: Option<LogId>) {
+            let other = Catalog::open(Arc::new(MemoryEngine::new())).unwrap();
+            other.apply(LogId { term: 1, index: 0 }, Entry::Blank).unwrap();
+            let mut offer = Offer::new(&other, GROUP);
+            let mut next = self.store.begin(position).unwrap();
+            while let Some(bytes) = offer.chunk(next).unwrap() {
+                next = self.store.stage(position, next, &bytes).unwrap();
+            }
+        }
+
+        fn install(&self, name: &str) -> io::Result<()> {
+            self.store.install(&self.engine, &self.machine, name)
+        }
+
+        fn resume(&self) -> Result<(), ResumeError> {
+            self.store.resume(&self.engine, &self.machine)
+        }
+
+        /// Leaves what a crash in the middle of an installation leaves.
+        fn interrupt(&self, name: &str) {
+            let ranges = self.machine.ranges();
+            Installer::begin(self.engine.clone(), GROUP, ranges, name).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_file_handed_over_to_be_installed_outlives_the_next_transfer() {
+        let f = Fixture::new();
+        f.receive(FIRST);
+        let name = f.store.staged(FIRST).unwrap();
+        f.receive(SECOND);
+        assert!(f.disk.list().unwrap().contains(&name));
+        f.install(&name).unwrap();
+        assert_eq!(f.machine.progress().applied, FIRST);
+        let next = f.store.staged(SECOND).unwrap();
+        assert_eq!(f.disk.list().unwrap(), [next]);
+    }
+
+    #[test]
+    fn a_file_that_openraft_did_not_want_goes_with_the_next_transfer() {
+        let f = Fixture::new();
+        f.receive(FIRST);
+        let name = f.store.staged(FIRST).unwrap();
+        f.store.release(&name);
+        f.receive(SECOND);
+        assert!(!f.disk.list().unwrap().contains(&name));
+    }
+
+    #[test]
+    fn a_file_that_is_gone_at_the_end_does_not_undo_the_installation() {
+        let f = Fixture::new();
+        f.receive(FIRST);
+        let name = f.store.staged(FIRST).unwrap();
+        let opened = f.disk.open(&name).unwrap();
+        let gone = SnapshotStore::new(Arc::new(Vanishing(opened)), GROUP);
+        gone.install(&f.engine, &f.machine, &name).unwrap();
+        assert_eq!(f.machine.progress().applied, FIRST);
+        f.resume().expect("no marker is left");
+    }
+
+    /// A disk whose one file can be opened, and cannot be removed.
+    struct Vanishing(Arc<dyn DiskFile>);
+
+    impl Disk for Vanishing {
+        fn list(&self) -> io::Result<Vec<String>> {
+            Ok(Vec::new())
+        }
+        fn create(&self, _: &str, _: u64) -> io::Result<Arc<dyn DiskFile>> {
+            Err(io::ErrorKind::NotFound.into())
+        }
+        fn open(&self, _: &str) -> io::Result<Arc<dyn DiskFile>> {
+            Ok(self.0.clone())
+        }
+        fn rename(&self, _: &str, _: &str) -> io::Result<()> {
+            Err(io::ErrorKind::NotFound.into())
+        }
+        fn remove(&self, _: &str) -> io::Result<()> {
+            Err(io::ErrorKind::NotFound.into())
+        }
+        fn sync_directory(&self) -> io::Result<()> {
+            Ok(())
+        }
+        fn describe(&self) -> String {
+            "vanishing".to_string()
+        }
+    }
+
+    #[test]
+    fn an_interrupted_installation_is_finished_from_its_file() {
+        let f = Fixture::new();
+        f.receive(FIRST);
+        let name = f.store.staged(FIRST).unwrap();
+        f.interrupt(&name);
+        f.resume().unwrap();
+        assert_eq!(f.machine.progress().applied, FIRST);
+        assert!(f.disk.list().unwrap().is_empty());
+    }
+
+    #[test]
+    fn an_interrupted_installation_without_its_whole_file_is_lost() {
+        let f = Fixture::new();
+        f.interrupt("gone.snapshot");
+        let error = f.resume().unwrap_err();
+        assert!(matches!(&error, ResumeError::Lost(name) if name == "gone.snapshot"), "{error}");
+        f.disk.create("gone.snapshot", 10).unwrap();
+        let error = f.resume().unwrap_err();
+        assert!(matches!(error, ResumeError::Lost(_)), "{error}");
+    }
+
+    /// A process may end after it wrote the last chunk and before it synced: the next one finds the
+    /// file complete, in memory only.
+    #[test]
+    fn a_file_is_on_disk_before_the_marker_is() {
+        let f = Fixture::new();
+        f.receive(FIRST);
+        let name = f.store.staged(FIRST).unwrap();
+        let before = f.disk.syncs();
+        f.install(&name).unwrap();
+        assert_eq!(f.disk.syncs(), before + 1);
     }
 }
