@@ -391,6 +391,20 @@ impl<M: Machine> Group<M> {
         }
     }
 
+    /// Waits until the replica has stopped; returns why. If nobody called `stop`, storage has failed or
+    /// an invariant is broken.
+    pub async fn stopped(&self) -> String {
+        let mut metrics = self.raft.metrics();
+        loop {
+            if let Err(fatal) = &metrics.borrow_and_update().running_state {
+                return fatal.to_string();
+            }
+            if metrics.changed().await.is_err() {
+                return "openraft has panicked".to_string();
+            }
+        }
+    }
+
     /// Adds a replica that follows without voting; returns when it has caught up.
     pub async fn add_learner(&self, replica: ReplicaId) -> Result<(), ChangeError> {
         let added = self.raft.add_learner(replica, (), true).await;
@@ -564,6 +578,8 @@ impl<M: Machine> Group<M> {
         let snapshot = RaftSnapshot { meta, snapshot: SnapshotData::Staged(name.clone()) };
         let installed = self.raft.install_full_snapshot(to_raft_vote(vote), snapshot);
         let response = installed.await.map_err(text)?;
+        // It is installed, or was not wanted. After an error it may still be in use.
+        self.snapshots.release(&name);
         Ok(from_raft_vote(&response.vote))
     }
 
@@ -578,8 +594,6 @@ impl<M: Machine> Group<M> {
         let request = AppendEntriesRequest {
             vote: to_raft_vote(vote),
             prev_log_id: previous.map(to_raft_id),
-        // It is installed, or was not wanted. After an error it may still be in use.
-        self.snapshots.release(&name);
             entries: entries.map_err(text)?,
             leader_commit: committed.map(to_raft_id),
         };

@@ -7,6 +7,7 @@
 
 use std::any::Any;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
@@ -77,6 +78,22 @@ impl<M: Machine> StateMachine<M> {
         durable.set(machine.progress());
         Self { machine, storage, snapshots, durable }
     }
+
+    /// Changes the machine. A panic, which is a broken invariant, becomes an error like a fault:
+    /// openraft stops the replica for an error, and would not notice a panic.
+    async fn run(&self, work: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
+        let guarded = move || {
+            let done = catch_unwind(AssertUnwindSafe(work));
+            done.unwrap_or_else(|panic| Err(io::Error::other(describe_panic(&*panic))))
+        };
+        self.storage.executor.run(guarded).await
+    }
+}
+
+fn describe_panic(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+    format!("an invariant is broken: {}", text.unwrap_or("a panic without a message"))
 }
 
 pub(crate) fn storage_error(fault: &Fault) -> io::Error {
@@ -139,7 +156,7 @@ impl<M: Machine> RaftStateMachine<TypeConfig> for StateMachine<M> {
                 .map(|entry| entry.map(|(entry, waiting)| (from_raft_entry(entry), waiting)))
                 .collect::<Result<Vec<_>, _>>()?;
             let machine = self.machine.clone();
-            self.storage.executor.run(move || apply_batch(&*machine, batch)).await?;
+            self.run(move || apply_batch(&*machine, batch)).await?;
         }
         Ok(())
     }
@@ -159,7 +176,7 @@ impl<M: Machine> RaftStateMachine<TypeConfig> for StateMachine<M> {
                 let machine = self.machine.clone();
                 let (engine, snapshots) = (self.storage.engine.clone(), self.snapshots.clone());
                 let install = move || snapshots.install(&engine, &*machine, &name);
-                self.storage.executor.run(install).await?;
+                self.run(install).await?;
                 self.durable.set(self.machine.progress());
                 Ok(())
             }

@@ -1,0 +1,101 @@
+//! A replica that cannot go on stops, and says why: it never skips an entry.
+
+mod common;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use common::simulate;
+use ephemeris_raft::testing::{MemoryDisk, MemoryNetwork};
+use ephemeris_raft::wal::{Wal, WalOptions};
+use ephemeris_raft::{Executor, Group, GroupOptions, Router, Storage};
+use ephemeris_store::engine::{Engine as _, Fault, KeyRange, MemoryEngine, Read};
+use ephemeris_store::ids::GroupId;
+use ephemeris_store::machine::{Entry, LogId, Machine, Progress};
+use tokio::time::timeout;
+
+/// A machine that does what its commands say.
+struct Obedient(Mutex<Progress>);
+
+impl Machine for Obedient {
+    type Outcome = ();
+
+    fn progress(&self) -> Progress {
+        self.0.lock().unwrap().clone()
+    }
+
+    fn apply(&self, position: LogId, entry: Entry<'_>) -> Result<Option<()>, Fault> {
+        let outcome = match entry {
+            Entry::Command(b"fault") => return Err(Fault::Engine("the disk is gone".into())),
+            Entry::Command(b"panic") => panic!("one and one is three"),
+            Entry::Command(_) => Some(()),
+            Entry::Blank | Entry::Membership(_) => None,
+        };
+        self.0.lock().unwrap().applied = Some(position);
+        Ok(outcome)
+    }
+
+    fn ranges(&self) -> Vec<KeyRange> {
+        Vec::new()
+    }
+
+    fn view(&self) -> (Arc<dyn Read>, Progress) {
+        (MemoryEngine::new().view(), self.progress())
+    }
+
+    fn reload(&self) -> Result<(), Fault> {
+        Ok(())
+    }
+}
+
+async fn start() -> Group<Obedient> {
+    let (wal, writer) = Wal::open(Arc::new(MemoryDisk::new()), WalOptions::default()).unwrap();
+    tokio::spawn(writer.run_as_task(Duration::from_millis(1)));
+    let storage = Storage {
+        engine: Arc::new(MemoryEngine::new()),
+        wal,
+        snapshots: Arc::new(MemoryDisk::new()),
+        executor: Executor::Inline,
+    };
+    let (router, replica) = (Router::new(), common::replica(1));
+    let transport = MemoryNetwork::new(1).connect(replica.node, router.clone());
+    let machine = Obedient(Mutex::default());
+    let options = GroupOptions::default();
+    let group =
+        Group::start(GroupId(1), replica, machine, storage, transport, router, &options).await;
+    let group = group.unwrap();
+    group.form(&[replica]).await.unwrap();
+    while group.propose(b"nothing".to_vec()).await.is_err() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    group
+}
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[test]
+fn a_fault_or_a_panic_while_applying_stops_the_replica() {
+    for (command, why) in [("fault", "the disk is gone"), ("panic", "one and one is three")] {
+        simulate(1, async || {
+            let group = start().await;
+            let mut leadership = group.watch_leadership();
+            let proposed = timeout(PATIENCE, group.propose(command.into())).await;
+            assert!(proposed.expect("an answer").is_err());
+            let reason = timeout(PATIENCE, group.stopped()).await.expect("it stops");
+            assert!(reason.contains(why), "{reason}");
+            let ended = async { while leadership.changed().await.is_some() {} };
+            timeout(PATIENCE, ended).await.expect("those who watch learn it");
+            assert!(group.status().stopped.is_some());
+        });
+    }
+}
+
+#[test]
+fn a_replica_that_runs_does_not_say_that_it_stopped() {
+    simulate(1, async || {
+        let group = start().await;
+        assert!(timeout(PATIENCE, group.stopped()).await.is_err());
+        group.stop().await;
+        timeout(PATIENCE, group.stopped()).await.expect("now it has");
+    });
+}
