@@ -87,7 +87,13 @@ async fn create_in_catalog(
             CatalogCommand::CreateContainer { database, definition, throughput, placement };
         match gateway.try_change_catalog(call, command).await? {
             Ok(Created::Container { container, ttl_epoch }) => return Ok((container, ttl_epoch)),
-            Ok(Created::Nothing | Created::Database(_) | Created::Offer(_) | Created::Script) => {
+            Ok(
+                Created::Nothing
+                | Created::Database(_)
+                | Created::Offer(_)
+                | Created::Script
+                | Created::Node(_),
+            ) => {
                 unreachable!("creating a container creates a container")
             }
             Err(CatalogRefusal::StalePlan) => {

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use ephemeris_raft::disk::RealDisk;
 use ephemeris_raft::wal::{Wal, WalError, WalOptions};
 use ephemeris_raft::{Executor, Group, GroupOptions, Router, StartError, Storage};
-use ephemeris_store::catalog::{Catalog, CatalogCommand, CatalogRefusal};
+use ephemeris_store::catalog::{Catalog, CatalogCommand, CatalogOutcome, CatalogRefusal, Created};
 use ephemeris_store::codec;
 use ephemeris_store::engine::{Fault, RocksEngine, RocksOptions};
 use ephemeris_store::ids::{GroupId, NodeId, ReplicaId};
@@ -315,12 +315,14 @@ impl Foundation {
         let mut target = first;
         while clock::monotonic() < deadline {
             match self.ask(target, &request, JOIN_ATTEMPT_DEADLINE).await {
-                Some(NodeResponse::Catalog(Ok(outcome))) => {
-                    outcome.result?;
-                    let incarnation =
-                        u32::try_from(outcome.lsn.0).expect("the catalog's log stays below 2^32");
-                    return Ok(ReplicaId { node, incarnation });
-                }
+                // The catalog's own word: an earlier attempt may have been carried out, too.
+                Some(NodeResponse::Catalog(Ok(CatalogOutcome {
+                    result: Ok(Created::Node(replica)),
+                    ..
+                }))) => return Ok(replica),
+                Some(NodeResponse::Catalog(Ok(CatalogOutcome {
+                    result: Err(refusal), ..
+                }))) => return Err(refusal.into()),
                 Some(NodeResponse::Catalog(Err(PartitionError::NotLeader {
                     leader: Some(leader),
                 }))) => target = leader.node,

@@ -183,7 +183,7 @@ impl Draft {
         let record = NodeRecord { node, directory, peer, url, catalog_replica };
         self.put(&record);
         self.state.nodes.insert(node, Arc::new(record));
-        Ok(Created::Nothing)
+        Ok(Created::Node(catalog_replica))
     }
 
     /// Forgets a node, and its replicas with it: should the node come back before they are replaced,

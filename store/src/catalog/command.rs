@@ -6,7 +6,7 @@ use thiserror::Error;
 use super::state::{ClusterId, ScriptKind};
 use super::throughput::Throughput;
 use crate::command::Precondition;
-use crate::ids::{ContainerNumber, DatabaseNumber, GroupId, Lsn, NodeId, ResourceName};
+use crate::ids::{ContainerNumber, DatabaseNumber, GroupId, Lsn, NodeId, ReplicaId, ResourceName};
 use crate::time::ClockInterval;
 use crate::ttl::PolicyEpoch;
 
@@ -161,6 +161,8 @@ pub enum Created {
     Script,
 }
 
+    /// A node's replica of the catalog: the same however often the node registers.
+    Node(ReplicaId),
 /// What applying a command answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CatalogOutcome {

@@ -221,6 +221,23 @@ fn a_forgotten_node_gets_none_of_its_old_replicas_back() {
 }
 
 #[test]
+fn a_node_registers_as_often_as_it_likes_and_stays_the_same_replica() {
+    let mut f = Fixture::new();
+    let replica = |incarnation| ReplicaId { node: NodeId(2), incarnation };
+    assert_eq!(f.register(2, 2), Ok(Created::Node(replica(0))));
+    let join = |f: &mut Fixture| {
+        let (node, peer, url) = (NodeId(9), "n9".to_string(), "http://n9/".to_string());
+        f.apply(CatalogCommand::RegisterNode { node, directory: 9, peer, url, founder: false })
+    };
+    let first = join(&mut f).unwrap();
+    let known = f.catalog.state().node(NodeId(9)).unwrap().catalog_replica;
+    assert!(known.incarnation > 0);
+    assert_eq!(first, Created::Node(known));
+    assert_eq!(join(&mut f), Ok(first), "its first answer may have been lost");
+    f.reopen();
+}
+
+#[test]
 fn moved_replicas_get_new_numbers_and_staying_ones_keep_theirs() {
     let mut f = Fixture::new();
     f.create_database("db").unwrap();
