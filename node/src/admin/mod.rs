@@ -6,20 +6,23 @@
 mod status;
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{RawQuery, State};
 use axum::http::{Response, StatusCode, header};
 use axum::routing::get;
-use ephemeris_store::catalog::CatalogCommand;
+use ephemeris_store::catalog::{CatalogCommand, CatalogRefusal};
 use ephemeris_store::charge::Charge;
-use ephemeris_store::ids::NodeId;
+use ephemeris_store::ids::{GroupId, NodeId};
 use metrics_exporter_prometheus::PrometheusHandle;
 use serde_json::json;
 
+use crate::clock;
 use crate::gateway::{ApiError, Call, Failure, Gateway, Reply, Verb};
 use crate::node::Node;
+use crate::placement::{describe_nodes, groups_that_need};
 
 /// What the unsigned endpoints need.
 #[derive(Clone)]
@@ -93,6 +96,25 @@ pub(crate) async fn answer(gateway: &Gateway, call: &Call, what: &str) -> Result
     }
 }
 
+/// How long groups may take to find a new leader before they count as leaderless.
+const ELECTION_PATIENCE: Duration = Duration::from_secs(3);
+/// How often it is looked whether they have.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// The groups that cannot spare a node; those that it led are given time to elect another leader.
+async fn still_needed(gateway: &Gateway, call: &Call, node: NodeId) -> Vec<GroupId> {
+    let until = (clock::monotonic() + ELECTION_PATIENCE).min(call.deadline);
+    loop {
+        let descriptions = describe_nodes(&gateway.node).await;
+        let directory = gateway.node.directory().current();
+        let groups = groups_that_need(directory.state(), &descriptions, node);
+        if groups.is_empty() || clock::monotonic() >= until {
+            return groups;
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
 /// Forgets a node that will not come back with its data: its replicas are made anew elsewhere.
 async fn forget_node(gateway: &Gateway, call: &Call) -> Result<Reply, Failure> {
     let number = call.json()?["node"].as_u64().and_then(|number| u32::try_from(number).ok());
@@ -102,6 +124,11 @@ async fn forget_node(gateway: &Gateway, call: &Call) -> Result<Reply, Failure> {
     if node == gateway.node.node_id() {
         let message = "A node cannot forget itself: ask another one.";
         return Err(ApiError::BadRequest(message.to_string()).into());
+    }
+    gateway.node.catalog_barrier(call.deadline).await?;
+    let groups = still_needed(gateway, call, node).await;
+    if !groups.is_empty() {
+        return Err(CatalogRefusal::StillNeeded { node, groups }.into());
     }
     gateway.change_catalog(call, CatalogCommand::ForgetNode { node }).await?;
     let body = json!({ "forgotten": node.0 });

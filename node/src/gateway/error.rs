@@ -215,9 +215,9 @@ impl From<CatalogRefusal> for ApiError {
         match refusal {
             CatalogRefusal::NotFound => ApiError::NotFound(message),
             CatalogRefusal::OwnerNotFound => ApiError::OwnerNotFound,
-            CatalogRefusal::Conflict | CatalogRefusal::AnotherDirectory { .. } => {
-                ApiError::Conflict(message)
-            }
+            CatalogRefusal::Conflict
+            | CatalogRefusal::AnotherDirectory { .. }
+            | CatalogRefusal::StillNeeded { .. } => ApiError::Conflict(message),
             CatalogRefusal::PreconditionFailed => ApiError::PreconditionFailed,
             CatalogRefusal::Immutable(property) if property == "uniqueKeyPolicy" => {
                 ApiError::Forbidden(message)

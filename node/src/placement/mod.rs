@@ -6,4 +6,4 @@ mod plan;
 
 pub(crate) use balancer::{Balancer, describe_nodes};
 pub(crate) use directory::{Directory, DirectoryView};
-pub(crate) use plan::{REPLICATION_FACTOR, plan_container};
+pub(crate) use plan::{REPLICATION_FACTOR, groups_that_need, plan_container};

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use ephemeris_store::catalog::{CatalogState, PartitionRecord, ReplicaPlan};
-use ephemeris_store::ids::NodeId;
+use ephemeris_store::ids::{GroupId, NodeId};
+
+use crate::requests::{NodeDescription, ReplicaDescription};
 
 /// Copies of every partition, if there are as many nodes.
 pub(crate) const REPLICATION_FACTOR: usize = 3;
@@ -44,7 +46,8 @@ pub(crate) fn plan_container(state: &CatalogState, partitions: u16) -> Vec<Repli
 }
 
 /// A better plan for a partition: replicas on nodes that are gone move to others, and missing ones
-/// are added. None if the partition is fine, or nothing can be done.
+/// are added. None if the partition is fine, or nothing can be done: with no old replica left to copy
+/// from, new ones would form an empty group over lost data.
 pub(crate) fn repair(state: &CatalogState, partition: &PartitionRecord) -> Option<ReplicaPlan> {
     let loads = loads(state);
     let wanted = REPLICATION_FACTOR.min(loads.len());
@@ -54,12 +57,172 @@ pub(crate) fn repair(state: &CatalogState, partition: &PartitionRecord) -> Optio
         .map(|replica| replica.node)
         .filter(|node| loads.contains_key(node))
         .collect();
-    if nodes.len() == partition.replicas.len() && nodes.len() >= wanted {
+    let fine = nodes.len() == partition.replicas.len() && nodes.len() >= wanted;
+    if fine || nodes.is_empty() {
         return None;
     }
     let mut others: Vec<NodeId> =
         loads.keys().copied().filter(|node| !nodes.contains(node)).collect();
     others.sort_by_key(|node| (loads[node].0, *node));
     nodes.extend(others.into_iter().take(wanted.saturating_sub(nodes.len())));
-    if nodes.is_empty() { None } else { Some(ReplicaPlan(nodes)) }
+    Some(ReplicaPlan(nodes))
+}
+
+/// The groups that cannot spare a node: without it no majority of their voters would be left that
+/// answer, or nobody leads them now, so that nobody can say who votes.
+pub(crate) fn groups_that_need(
+    state: &CatalogState,
+    nodes: &BTreeMap<NodeId, NodeDescription>,
+    node: NodeId,
+) -> Vec<GroupId> {
+    let catalog = state.node(node).map(|_| GroupId::CATALOG);
+    let partitions = state.partitions();
+    let partitions = partitions.filter(|partition| partition.replica_on(node).is_some());
+    catalog
+        .into_iter()
+        .chain(partitions.map(|partition| partition.group))
+        .filter(|group| !spares(*group, nodes, node))
+        .collect()
+}
+
+fn spares(group: GroupId, nodes: &BTreeMap<NodeId, NodeDescription>, node: NodeId) -> bool {
+    let replicas =
+        || nodes.values().flat_map(|node| &node.replicas).filter(|replica| replica.group == group);
+    let leads = |replica: &&ReplicaDescription| replica.leader == Some(replica.replica);
+    let Some(leader) = replicas().filter(leads).max_by_key(|leader| leader.term) else {
+        return false;
+    };
+    let well = replicas().filter(|replica| {
+        let votes = leader.voters.contains(&replica.replica);
+        votes && replica.replica.node != node && replica.stopped.is_none()
+    });
+    2 * well.count() > leader.voters.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
+    use ephemeris_store::catalog::{Catalog, CatalogCommand, CatalogProposal, ContainerDefinition};
+    use ephemeris_store::codec;
+    use ephemeris_store::engine::MemoryEngine;
+    use ephemeris_store::ids::{DatabaseNumber, ReplicaId, ResourceName};
+    use ephemeris_store::machine::{Entry, LogId, Machine as _};
+    use ephemeris_store::time::{ClockInterval, Millis};
+
+    use super::*;
+
+    const PARTITION: GroupId = GroupId(1);
+
+    fn apply(catalog: &Catalog, command: CatalogCommand) {
+        let proposal = CatalogProposal { now: ClockInterval::exact(Millis(1000)), command };
+        let index = catalog.progress().applied.map_or(0, |applied| applied.index + 1);
+        let bytes = codec::encode(&proposal);
+        let outcome = catalog.apply(LogId { term: 1, index }, Entry::Command(&bytes));
+        outcome.unwrap().unwrap().result.unwrap();
+    }
+
+    /// A catalog with three nodes and one partition on some of them.
+    fn catalog(replicas: &[u32]) -> Arc<CatalogState> {
+        let catalog = Catalog::open(Arc::new(MemoryEngine::new())).unwrap();
+        for node in 1..=3 {
+            let (peer, url) = (String::new(), String::new());
+            let (node, directory) = (NodeId(node), u128::from(node));
+            let founder = true;
+            apply(&catalog, CatalogCommand::RegisterNode { node, directory, peer, url, founder });
+        }
+        let name = ResourceName::try_from("db".to_string()).unwrap();
+        apply(&catalog, CatalogCommand::CreateDatabase { name, throughput: None });
+        let body = serde_json::json!({ "id": "c", "partitionKey": { "paths": ["/pk"] } });
+        let definition = ContainerDefinition::parse(&body).unwrap();
+        let create = CatalogCommand::CreateContainer {
+            database: DatabaseNumber(1),
+            definition: serde_json::to_string(definition.json()).unwrap(),
+            throughput: None,
+            placement: vec![ReplicaPlan(replicas.iter().copied().map(NodeId).collect())],
+        };
+        apply(&catalog, create);
+        catalog.state()
+    }
+
+    fn replica(node: u32) -> ReplicaId {
+        ReplicaId { node: NodeId(node), incarnation: 0 }
+    }
+
+    /// What nodes say that answer, of a group with these voters.
+    fn answers(group: GroupId, nodes: &[u32], voters: &[u32], leader: Option<u32>) -> Vec<Answer> {
+        let voters: BTreeSet<ReplicaId> = voters.iter().copied().map(replica).collect();
+        let describe = |node: &u32| ReplicaDescription {
+            group,
+            replica: replica(*node),
+            leader: leader.map(replica),
+            term: 1,
+            last: None,
+            applied: None,
+            items: None,
+            voters: voters.clone(),
+            learners: BTreeSet::new(),
+            stopped: None,
+        };
+        nodes.iter().map(|node| (NodeId(*node), describe(node))).collect()
+    }
+
+    type Answer = (NodeId, ReplicaDescription);
+
+    fn described(answers: Vec<Answer>) -> BTreeMap<NodeId, NodeDescription> {
+        let mut nodes = BTreeMap::new();
+        for (node, replica) in answers {
+            let (url, version) = (String::new(), String::new());
+            let empty = NodeDescription { node, url, version, clock: None, replicas: Vec::new() };
+            nodes.entry(node).or_insert(empty).replicas.push(replica);
+        }
+        nodes
+    }
+
+    fn needing(partition: Vec<Answer>, node: u32) -> Vec<GroupId> {
+        let catalog_answers = answers(GroupId::CATALOG, &[1, 2, 3], &[1, 2, 3], Some(1));
+        let nodes = described([catalog_answers, partition].concat());
+        groups_that_need(&catalog(&[1, 2, 3]), &nodes, NodeId(node))
+    }
+
+    #[test]
+    fn a_node_can_be_spared_if_a_majority_of_voters_elsewhere_is_well() {
+        let whole = answers(PARTITION, &[1, 2, 3], &[1, 2, 3], Some(1));
+        assert_eq!(needing(whole, 3), []);
+        let without = answers(PARTITION, &[1, 2], &[1, 2, 3], Some(1));
+        assert_eq!(needing(without.clone(), 3), []);
+        assert_eq!(needing(without, 2), [PARTITION], "only one of three would be left");
+        let no_vote = answers(PARTITION, &[1, 2, 3], &[1], Some(1));
+        assert_eq!(needing(no_vote.clone(), 3), []);
+        assert_eq!(needing(no_vote, 1), [PARTITION]);
+    }
+
+    #[test]
+    fn a_group_without_a_leader_or_with_a_stopped_replica_spares_nobody() {
+        let leaderless = answers(PARTITION, &[1, 2], &[1, 2, 3], None);
+        assert_eq!(needing(leaderless, 3), [PARTITION]);
+        let mut stopped = answers(PARTITION, &[1, 2, 3], &[1, 2, 3], Some(1));
+        stopped[1].1.stopped = Some("a fault".to_string());
+        assert_eq!(needing(stopped, 3), [PARTITION]);
+    }
+
+    #[test]
+    fn the_catalog_is_a_group_like_the_others() {
+        let nodes = described(answers(GroupId::CATALOG, &[1, 2], &[1, 2], Some(1)));
+        let needing = groups_that_need(&catalog(&[1]), &nodes, NodeId(2));
+        assert_eq!(needing, [GroupId::CATALOG]);
+    }
+
+    #[test]
+    fn a_partition_without_any_old_replica_is_not_made_anew() {
+        let state = catalog(&[1, 2]);
+        let mut partition = (**state.partition(PARTITION).unwrap()).clone();
+        let plan = repair(&state, &partition).unwrap();
+        assert_eq!(plan, ReplicaPlan([1, 2, 3].map(NodeId).to_vec()));
+        partition.replicas = vec![replica(8), replica(9)];
+        assert_eq!(repair(&state, &partition), None);
+        partition.replicas.push(replica(2));
+        assert!(repair(&state, &partition).is_some());
+    }
 }

@@ -189,21 +189,30 @@ impl Draft {
     /// Forgets a node, and its replicas with it: should the node come back before they are replaced,
     /// it must not pass an empty replica off as the one that voted and acknowledged.
     fn forget_node(&mut self, node: NodeId) -> Result<Created> {
-        let record = self.state.nodes.remove(&node).ok_or(CatalogRefusal::NotFound)?;
+        if !self.state.nodes.contains_key(&node) {
+            return Err(CatalogRefusal::NotFound);
+        }
+        let groups = self.state.groups_that_need(node);
+        if !groups.is_empty() {
+            return Err(CatalogRefusal::StillNeeded { node, groups });
+        }
+        let record = self.state.nodes.remove(&node).expect("it was just seen");
         self.delete(record.as_ref());
         let partitions: Vec<_> = self.state.partitions.values().cloned().collect();
+    ///
+    /// A majority of every group's replicas must stay: only a majority holds for certain what was
+    /// acknowledged. Who is asked first, in `node`, knows also which of them are well.
         for partition in partitions {
             let mut partition = (*partition).clone();
             partition.replicas.retain(|replica| replica.node != node);
-            let unchanged = self.state.partitions[&partition.group].replicas == partition.replicas;
-            // A last replica keeps its place: with nobody to copy from, a new one would be empty.
-            if unchanged || partition.replicas.is_empty() {
+            if self.state.partitions[&partition.group].replicas == partition.replicas {
                 continue;
             }
             self.put(&partition);
             self.state.partitions.insert(partition.group, Arc::new(partition));
         }
         Ok(Created::Nothing)
+            assert!(!partition.replicas.is_empty(), "a majority of the replicas stays");
     }
 
     fn check_room(&self) -> Result<()> {
@@ -468,6 +477,10 @@ impl Draft {
         partition.replicas = plan
             .0
             .iter()
+        // With nobody to copy from, new replicas would form an empty group over lost data.
+        if !plan.0.iter().any(|node| old.replica_on(*node).is_some()) {
+            return Err(CatalogRefusal::StalePlan);
+        }
             .map(|node| old.replica_on(*node).unwrap_or_else(|| self.new_replica(*node)))
             .collect();
         self.put(&partition);

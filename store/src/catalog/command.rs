@@ -206,3 +206,32 @@ pub enum CatalogRefusal {
         node: NodeId,
     },
 }
+    /// Without the node too few replicas would be left that hold what was acknowledged.
+    #[error(
+        "node {node} cannot be forgotten: of {} no majority of the replicas that hold the data \
+         would be left, and what was acknowledged could be lost. Start the missing nodes with their \
+         data directories and wait until the replicas have caught up; or, if the data is lost for \
+         good, delete the containers first",
+        list(.groups)
+    )]
+    StillNeeded {
+        /// The node.
+        node: NodeId,
+        /// The groups; the catalog's is 0.
+        groups: Vec<GroupId>,
+    },
+}
+
+/// Groups named one by one in a message.
+const GROUPS_NAMED_MAX: usize = 20;
+
+fn list(groups: &[GroupId]) -> String {
+    let name = |group: &GroupId| match *group {
+        GroupId::CATALOG => "the catalog".to_string(),
+        group => format!("partition {group}"),
+    };
+    let named: Vec<String> = groups.iter().take(GROUPS_NAMED_MAX).map(name).collect();
+    match groups.len().saturating_sub(GROUPS_NAMED_MAX) {
+        0 => named.join(", "),
+        more => format!("{} and {more} more", named.join(", ")),
+    }

@@ -8,7 +8,7 @@ use super::*;
 use crate::codec;
 use crate::command::Precondition;
 use crate::engine::MemoryEngine;
-use crate::ids::{ContainerNumber, DatabaseNumber, NodeId, ReplicaId, ResourceName};
+use crate::ids::{ContainerNumber, DatabaseNumber, GroupId, NodeId, ReplicaId, ResourceName};
 use crate::time::{ClockInterval, Millis, Seconds};
 use crate::ttl::PolicyEpoch;
 
@@ -213,10 +213,6 @@ fn a_forgotten_node_gets_none_of_its_old_replicas_back() {
     f.apply(CatalogCommand::SetReplicas { group, plan }).unwrap();
     let after = f.catalog.state().partition(group).unwrap().replica_on(NodeId(3)).unwrap();
     assert!(after.incarnation > before.incarnation, "a new replica has a new number");
-    for node in [1, 2, 3] {
-        f.apply(CatalogCommand::ForgetNode { node: NodeId(node) }).unwrap();
-    }
-    assert_eq!(nodes(&f).len(), 1, "the last replica keeps its place");
     f.reopen();
 }
 
@@ -235,6 +231,51 @@ fn a_node_registers_as_often_as_it_likes_and_stays_the_same_replica() {
     assert_eq!(first, Created::Node(known));
     assert_eq!(join(&mut f), Ok(first), "its first answer may have been lost");
     f.reopen();
+}
+
+#[test]
+fn a_node_is_not_forgotten_while_a_majority_needs_it() {
+    let mut f = Fixture::new();
+    f.create_database("db").unwrap();
+    for (name, nodes) in [("three", &[1, 2, 3][..]), ("two", &[1, 3]), ("one", &[1])] {
+        let placement = vec![ReplicaPlan(nodes.iter().copied().map(NodeId).collect())];
+        let (database, definition) = (DatabaseNumber(1), definition(name, &json!({})));
+        let throughput = None;
+        let create =
+            CatalogCommand::CreateContainer { database, definition, throughput, placement };
+        f.apply(create).unwrap();
+    }
+    let forget = |f: &mut Fixture, node| f.apply(CatalogCommand::ForgetNode { node: NodeId(node) });
+    let needed = |node, groups: &[u64]| {
+        let groups = groups.iter().copied().map(GroupId).collect();
+        Err(CatalogRefusal::StillNeeded { node: NodeId(node), groups })
+    };
+    assert_eq!(forget(&mut f, 1), needed(1, &[2, 3]));
+    assert_eq!(forget(&mut f, 3), needed(3, &[2]));
+    let message = forget(&mut f, 1).unwrap_err().to_string();
+    assert!(message.contains("partition 2, partition 3"), "{message}");
+    forget(&mut f, 2).unwrap();
+    assert_eq!(forget(&mut f, 2), Err(CatalogRefusal::NotFound));
+    assert_eq!(forget(&mut f, 3), needed(3, &[0, 1, 2]));
+    let message = forget(&mut f, 3).unwrap_err().to_string();
+    assert!(message.contains("of the catalog, partition 1"), "{message}");
+    f.reopen();
+}
+
+#[test]
+fn a_plan_keeps_a_replica_that_has_the_data() {
+    let mut f = Fixture::new();
+    f.register(4, 4).unwrap();
+    f.register(5, 5).unwrap();
+    f.create_database("db").unwrap();
+    f.create_container("c", 1).unwrap();
+    let group = f.catalog.state().partitions_of(CONTAINER)[0].group;
+    let set = |f: &mut Fixture, nodes: &[u32]| {
+        let plan = ReplicaPlan(nodes.iter().copied().map(NodeId).collect());
+        f.apply(CatalogCommand::SetReplicas { group, plan })
+    };
+    assert_eq!(set(&mut f, &[4, 5]), Err(CatalogRefusal::StalePlan));
+    set(&mut f, &[3, 4, 5]).unwrap();
 }
 
 #[test]
