@@ -48,7 +48,7 @@ impl Balancer {
         }
     }
 
-    /// Every known node has a copy of the catalog; an odd number of them votes.
+    /// Every known node has a copy of the catalog; an odd number of them votes, or two of two.
     async fn balance_catalog(&self) {
         let directory = self.node.directory().current();
         let members: BTreeSet<ReplicaId> =
@@ -150,16 +150,16 @@ pub(crate) async fn describe_nodes(node: &Node) -> BTreeMap<NodeId, NodeDescript
 }
 
 /// Who should vote on the catalog: those who do, as long as they are members; then the lowest
-/// numbers; an odd count.
+/// numbers; an odd count. Of two nodes both vote: a write is on two disks before it is acknowledged.
 fn catalog_voters(
     members: &BTreeSet<ReplicaId>,
     voters: &BTreeSet<ReplicaId>,
 ) -> BTreeSet<ReplicaId> {
     let count = members.len().min(CATALOG_VOTERS_MAX);
-    let count = if count.is_multiple_of(2) { count - 1 } else { count };
+    let count = if count > 2 && count.is_multiple_of(2) { count - 1 } else { count };
     let staying = voters.intersection(members);
     let joining = members.difference(voters);
-    staying.chain(joining).take(count.max(1)).copied().collect()
+    staying.chain(joining).take(count).copied().collect()
 }
 
 /// The node that leads a group while a healthy, up-to-date preferred replica does not.
@@ -192,9 +192,14 @@ mod tests {
     }
 
     #[test]
+    fn of_two_nodes_both_vote() {
+        assert_eq!(catalog_voters(&set(&[1, 2]), &set(&[1, 2, 3])), set(&[1, 2]));
+        assert_eq!(catalog_voters(&set(&[1, 2]), &set(&[2])), set(&[1, 2]));
+    }
+
+    #[test]
     fn an_odd_number_votes_and_voters_stay() {
         assert_eq!(catalog_voters(&set(&[1]), &set(&[1])), set(&[1]));
-        assert_eq!(catalog_voters(&set(&[1, 2]), &set(&[2])), set(&[2]));
         assert_eq!(catalog_voters(&set(&[1, 2, 3, 4]), &set(&[2, 3, 4])), set(&[2, 3, 4]));
         assert_eq!(catalog_voters(&set(&[1, 3, 4]), &set(&[1, 2, 3])), set(&[1, 3, 4]));
         let seven = set(&[1, 2, 3, 4, 5, 6, 7]);
