@@ -7,6 +7,7 @@ use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
+use ephemeris_store::ids::{GroupId, ReplicaId};
 use futures_util::FutureExt as _;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -84,6 +85,12 @@ impl Tasks {
             warn!(tasks = self.tracker.len(), "some tasks did not end in time");
         }
     }
+}
+
+/// Ends the process after a replica stopped by itself: its storage failed, or an invariant is broken.
+/// Neither is survived by the replicas beside it, which share the storage and the code.
+pub(crate) fn replica_fault(group: GroupId, replica: ReplicaId, reason: &str) -> ! {
+    fault(&format!("replica {replica} of group {group} has stopped: {reason}"))
 }
 
 /// Ends the process after a fault: it must not go on, and must not tidy up either.

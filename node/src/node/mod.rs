@@ -55,6 +55,8 @@ struct Inner {
     storage: Storage,
     transport: PeerTransport,
     catalog: Group<Catalog>,
+    /// Notices when the catalog's replica stops; ended before it is told to.
+    catalog_watch: Tasks,
     directory: Directory,
     replicas: RwLock<HashMap<GroupId, LocalReplica>>,
     context: ReplicaContext,

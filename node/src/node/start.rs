@@ -395,6 +395,7 @@ impl Node {
         let Foundation { config, url, clock, quorum, tasks, data, identity, storage, .. } =
             foundation;
         let transport = foundation.transport;
+        let catalog_watch = tasks.child();
         let inner = Inner {
             directory_id: data.identity().directory(),
             config,
@@ -405,6 +406,7 @@ impl Node {
             storage,
             transport,
             catalog,
+            catalog_watch,
             directory,
             replicas: RwLock::default(),
             context,
@@ -440,6 +442,11 @@ impl Node {
 
     fn run_background(&self) {
         let tasks = &self.inner.tasks;
+        let catalog = self.inner.catalog.clone();
+        self.inner.catalog_watch.spawn("catalog replica", async move {
+            let reason = catalog.stopped().await;
+            supervisor::replica_fault(GroupId::CATALOG, catalog.replica(), &reason);
+        });
         let node = self.clone();
         tasks.spawn("follow catalog", async move { node.run_follow_catalog().await });
         let node = self.clone();

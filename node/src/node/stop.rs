@@ -34,6 +34,7 @@ impl Node {
         for local in self.local_partitions() {
             local.stop().await;
         }
+        self.inner.catalog_watch.stop().await;
         self.inner.catalog.stop().await;
         if let Err(fault) = self.inner.storage.flush().await {
             supervisor::fault(&fault.to_string());

@@ -18,7 +18,7 @@ use super::PartitionService;
 use super::sweeper::Sweeper;
 use crate::clock::SharedClock;
 use crate::placement::Directory;
-use crate::supervisor::Tasks;
+use crate::supervisor::{self, Tasks};
 
 /// How long the replicas that do not form the group wait for the one that does.
 const FORM_DELAY: Duration = Duration::from_secs(3);
@@ -152,9 +152,7 @@ impl Actor {
             }
         }
         let group = self.service.group();
-        if let Some(reason) = group.status().stopped {
-            warn!(group = %group.group(), reason, "a replica has stopped");
-        }
+        supervisor::replica_fault(group.group(), group.replica(), &group.stopped().await);
     }
 
     /// The first replica forms the group at once; the others only if it seems not to come.
