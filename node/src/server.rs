@@ -17,6 +17,7 @@ use crate::config::NodeConfig;
 use crate::gateway::{self, Gateway};
 use crate::node::{Node, StartupError};
 use crate::supervisor::{EXIT_FAULT, Tasks};
+use crate::telemetry;
 
 /// How often it is looked whether the node has become ready.
 const READY_LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -59,6 +60,7 @@ pub(crate) async fn run(config: NodeConfig, metrics: PrometheusHandle) -> Result
         node = starting => node?,
         () = stop.wait() => return Ok(()),
     };
+    tasks.spawn("metrics", telemetry::keep_up(metrics.clone()));
     serve(&connections, listener, &node, metrics);
     announce_readiness(&tasks, node.clone(), started);
     stop.wait().await;

@@ -1,5 +1,7 @@
 //! Log lines and metrics.
 
+use std::time::Duration;
+
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -38,6 +40,17 @@ pub(crate) fn start_logging(filter: &str, format: LogFormat) -> Result<(), Telem
         default_hook(info);
     }));
     Ok(())
+}
+
+/// How often samples are put together, whether somebody reads the metrics or not.
+const UPKEEP_EVERY: Duration = Duration::from_secs(5);
+
+/// Puts samples together for ever: without it they pile up until the next reading.
+pub(crate) async fn keep_up(metrics: PrometheusHandle) {
+    loop {
+        tokio::time::sleep(UPKEEP_EVERY).await;
+        metrics.run_upkeep();
+    }
 }
 
 /// Starts collecting metrics; the handle renders them for Prometheus.
