@@ -19,7 +19,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 use ephemeris_raft::{Answering, Lane, Transport, TransportError};
 use ephemeris_store::ids::NodeId;
 use tokio::net::TcpStream;
@@ -89,6 +89,10 @@ impl PeerTransport {
         message: Bytes,
         deadline: Duration,
     ) -> Answering {
+        let message = match channel {
+            Channel::Raft(_) => message,
+            Channel::Requests => with_time_left(deadline, &message),
+        };
         match self.link(node, channel) {
             Some(link) => link.call(message, deadline),
             None => Box::pin(async move { Err(TransportError::Unreachable(node)) }),
@@ -107,6 +111,21 @@ impl PeerTransport {
         links.insert((node, channel), link.clone());
         Some(link)
     }
+}
+
+/// A forwarded request as it travels: first the milliseconds its caller waits for the answer, so that
+/// nobody works for a caller that gave up.
+fn with_time_left(left: Duration, message: &[u8]) -> Bytes {
+    let millis = u32::try_from(left.as_millis()).unwrap_or(u32::MAX);
+    let mut payload = BytesMut::with_capacity(size_of::<u32>() + message.len());
+    payload.put_u32(millis);
+    payload.put_slice(message);
+    payload.freeze()
+}
+
+/// Takes off what `with_time_left` put on; none if it is not there.
+fn take_time_left(payload: &mut Bytes) -> Option<Duration> {
+    payload.try_get_u32().ok().map(|millis| Duration::from_millis(millis.into()))
 }
 
 /// Bytes that another node has not acknowledged for so long end the connection: without this, one

@@ -16,11 +16,13 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 use tracing::{debug, warn};
 
 use super::Channel;
 use super::frame::{Frame, FrameReader, Kind};
 use super::hello::{Hello, LocalIdentity, Refused};
+use super::take_time_left;
 use crate::supervisor::Tasks;
 
 /// Answers waiting to be written on one connection.
@@ -155,7 +157,7 @@ async fn route(
     }
 }
 
-/// Answers forwarded requests, each in a task of its own.
+/// Answers forwarded requests, each in a task of its own, which ends when the caller's time is up.
 async fn handle(
     reader: &mut FrameReader<tokio::net::tcp::OwnedReadHalf>,
     context: &Context,
@@ -163,7 +165,10 @@ async fn handle(
     answers: mpsc::Sender<Frame>,
 ) -> io::Result<()> {
     let room = Arc::new(tokio::sync::Semaphore::new(REQUESTS_MAX));
-    while let Some(frame) = reader.next().await? {
+    while let Some(mut frame) = reader.next().await? {
+        let Some(left) = take_time_left(&mut frame.payload) else {
+            return Err(io::ErrorKind::InvalidData.into());
+        };
         let Ok(permit) = room.clone().try_acquire_owned() else {
             send(&answers, answer(frame.number, Err("too many requests".into()))).await?;
             continue;
@@ -171,9 +176,11 @@ async fn handle(
         let handling = context.handler.handle(from, frame.payload);
         let answers = answers.clone();
         context.tasks.spawn("forwarded request", async move {
-            let result = handling.await;
-            // The connection is gone if nobody takes the answer; the caller learns that itself.
-            let _ = answers.send(answer(frame.number, result)).await;
+            // Too late there is nothing to say: a refusal would mean that nothing was done.
+            if let Ok(result) = timeout(left, handling).await {
+                // The connection is gone if nobody takes the answer; the caller learns that itself.
+                let _ = answers.send(answer(frame.number, result)).await;
+            }
             drop(permit);
         });
     }

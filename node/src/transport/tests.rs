@@ -30,11 +30,20 @@ impl RequestHandler for Echo {
 const DEADLINE: Duration = Duration::from_secs(5);
 
 async fn server(tasks: &Tasks, cluster: u128, known: Option<u128>) -> String {
+    server_with(tasks, cluster, known, Arc::new(Echo)).await
+}
+
+async fn server_with(
+    tasks: &Tasks,
+    cluster: u128,
+    known: Option<u128>,
+    handler: Arc<dyn RequestHandler>,
+) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let identity = LocalIdentity::new(NodeId(2), 2, Some(ClusterId(cluster)));
     identity.set_directories(known.map(|directory| (NodeId(1), directory)).into_iter().collect());
-    serve(tasks, listener, identity, Router::new(), Arc::new(Echo));
+    serve(tasks, listener, identity, Router::new(), handler);
     address
 }
 
@@ -67,6 +76,46 @@ async fn many_requests_share_a_connection() {
         async move { assert_eq!(call.await.unwrap(), message) }
     });
     futures_util::future::join_all(calls).await;
+    tasks.stop().await;
+}
+
+/// Never answers; every request under way holds the token.
+struct Hanging(Arc<()>);
+
+impl RequestHandler for Hanging {
+    fn handle(
+        &self,
+        _from: NodeId,
+        _request: Bytes,
+    ) -> Pin<Box<dyn Future<Output = Result<Bytes, String>> + Send>> {
+        let token = self.0.clone();
+        Box::pin(async move {
+            let _held = token;
+            std::future::pending().await
+        })
+    }
+}
+
+#[tokio::test]
+async fn nobody_works_for_a_caller_that_gave_up() {
+    let tasks = Tasks::new();
+    let token = Arc::new(());
+    let handler = Arc::new(Hanging(token.clone()));
+    let client = client(&tasks, server_with(&tasks, 7, None, handler).await);
+    let deadline = Duration::from_millis(200);
+    let call = client.send(NodeId(2), Channel::Requests, Bytes::from_static(b"work"), deadline);
+    let count_is = |count: usize| {
+        let token = &token;
+        tokio::time::timeout(DEADLINE, async move {
+            while Arc::strong_count(token) != count {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        })
+    };
+    let (answer, begun) = tokio::join!(call, count_is(3));
+    begun.expect("it is under way: test, handler and request hold the token");
+    assert!(matches!(answer, Err(TransportError::NoAnswer { .. })), "{answer:?}");
+    count_is(2).await.expect("it ends");
     tasks.stop().await;
 }
 
