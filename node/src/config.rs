@@ -25,6 +25,9 @@ const KEY_BYTES_MIN: usize = 16;
 const HEARTBEAT_MS_MIN: u64 = 10;
 
 /// Clocks that agree as well as clocks do leave this much doubt.
+/// No request gets to a leader on another node, and there to a majority of disks, in less.
+const REQUEST_TIMEOUT_MS_MIN: u64 = 100;
+
 const CLOCK_WIDTH_MS_MIN: u64 = 100;
 
 /// Everything that can be set. Each is a flag, an `EPHEMERIS_…` variable and a line of the file.
@@ -253,6 +256,10 @@ impl NodeConfig {
             return Err(value(format!("heartbeat_ms must be at least {HEARTBEAT_MS_MIN}")));
         }
         if settings.clock_width_ms_max < CLOCK_WIDTH_MS_MIN {
+        if settings.request_timeout_ms < REQUEST_TIMEOUT_MS_MIN {
+            let least = format!("request_timeout_ms must be at least {REQUEST_TIMEOUT_MS_MIN}");
+            return Err(value(least));
+        }
             return Err(value(format!("clock_width_ms_max must be at least {CLOCK_WIDTH_MS_MIN}")));
         }
         if settings.election_timeout_ms < 2 * settings.heartbeat_ms {
@@ -364,6 +371,16 @@ mod tests {
     }
 
     #[test]
+    #[test]
+    fn a_timeout_that_no_request_could_meet_is_refused() {
+        let with = |request_timeout_ms| Settings { request_timeout_ms, ..settings() };
+        for too_short in [0, REQUEST_TIMEOUT_MS_MIN - 1] {
+            let message = NodeConfig::single(&with(too_short)).unwrap_err().to_string();
+            assert!(message.contains("request_timeout_ms must be at least 100"), "{message}");
+        }
+        assert!(NodeConfig::single(&with(REQUEST_TIMEOUT_MS_MIN)).is_ok());
+    }
+
     fn keys_are_checked() {
         let with = |key: &str| Settings { key: Some(key.into()), ..settings() };
         assert!(NodeConfig::single(&with("not base64!")).is_err());
