@@ -24,10 +24,10 @@ const KEY_BYTES_MIN: usize = 16;
 /// A leader that shows more often that it lives than this does nothing else.
 const HEARTBEAT_MS_MIN: u64 = 10;
 
-/// Clocks that agree as well as clocks do leave this much doubt.
 /// No request gets to a leader on another node, and there to a majority of disks, in less.
 const REQUEST_TIMEOUT_MS_MIN: u64 = 100;
 
+/// Clocks that agree as well as clocks do leave this much doubt.
 const CLOCK_WIDTH_MS_MIN: u64 = 100;
 
 /// Everything that can be set. Each is a flag, an `EPHEMERIS_…` variable and a line of the file.
@@ -255,11 +255,11 @@ impl NodeConfig {
         if settings.heartbeat_ms < HEARTBEAT_MS_MIN {
             return Err(value(format!("heartbeat_ms must be at least {HEARTBEAT_MS_MIN}")));
         }
-        if settings.clock_width_ms_max < CLOCK_WIDTH_MS_MIN {
         if settings.request_timeout_ms < REQUEST_TIMEOUT_MS_MIN {
             let least = format!("request_timeout_ms must be at least {REQUEST_TIMEOUT_MS_MIN}");
             return Err(value(least));
         }
+        if settings.clock_width_ms_max < CLOCK_WIDTH_MS_MIN {
             return Err(value(format!("clock_width_ms_max must be at least {CLOCK_WIDTH_MS_MIN}")));
         }
         if settings.election_timeout_ms < 2 * settings.heartbeat_ms {
@@ -371,7 +371,6 @@ mod tests {
     }
 
     #[test]
-    #[test]
     fn a_timeout_that_no_request_could_meet_is_refused() {
         let with = |request_timeout_ms| Settings { request_timeout_ms, ..settings() };
         for too_short in [0, REQUEST_TIMEOUT_MS_MIN - 1] {
@@ -381,6 +380,7 @@ mod tests {
         assert!(NodeConfig::single(&with(REQUEST_TIMEOUT_MS_MIN)).is_ok());
     }
 
+    #[test]
     fn keys_are_checked() {
         let with = |key: &str| Settings { key: Some(key.into()), ..settings() };
         assert!(NodeConfig::single(&with("not base64!")).is_err());

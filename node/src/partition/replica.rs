@@ -151,6 +151,7 @@ impl Actor {
                 self.begin_term(now);
             }
         }
+        // Whoever stops a replica ends this task first: it has stopped by itself.
         let group = self.service.group();
         supervisor::replica_fault(group.group(), group.replica(), &group.stopped().await);
     }

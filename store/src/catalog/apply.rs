@@ -188,6 +188,9 @@ impl Draft {
 
     /// Forgets a node, and its replicas with it: should the node come back before they are replaced,
     /// it must not pass an empty replica off as the one that voted and acknowledged.
+    ///
+    /// A majority of every group's replicas must stay: only a majority holds for certain what was
+    /// acknowledged. Who is asked first, in `node`, knows also which of them are well.
     fn forget_node(&mut self, node: NodeId) -> Result<Created> {
         if !self.state.nodes.contains_key(&node) {
             return Err(CatalogRefusal::NotFound);
@@ -199,20 +202,17 @@ impl Draft {
         let record = self.state.nodes.remove(&node).expect("it was just seen");
         self.delete(record.as_ref());
         let partitions: Vec<_> = self.state.partitions.values().cloned().collect();
-    ///
-    /// A majority of every group's replicas must stay: only a majority holds for certain what was
-    /// acknowledged. Who is asked first, in `node`, knows also which of them are well.
         for partition in partitions {
             let mut partition = (*partition).clone();
             partition.replicas.retain(|replica| replica.node != node);
             if self.state.partitions[&partition.group].replicas == partition.replicas {
                 continue;
             }
+            assert!(!partition.replicas.is_empty(), "a majority of the replicas stays");
             self.put(&partition);
             self.state.partitions.insert(partition.group, Arc::new(partition));
         }
         Ok(Created::Nothing)
-            assert!(!partition.replicas.is_empty(), "a majority of the replicas stays");
     }
 
     fn check_room(&self) -> Result<()> {
@@ -473,14 +473,14 @@ impl Draft {
     fn set_replicas(&mut self, group: GroupId, plan: &ReplicaPlan) -> Result<Created> {
         self.check_plan(plan)?;
         let old = self.state.partitions.get(&group).ok_or(CatalogRefusal::NotFound)?;
-        let mut partition = (**old).clone();
-        partition.replicas = plan
-            .0
-            .iter()
         // With nobody to copy from, new replicas would form an empty group over lost data.
         if !plan.0.iter().any(|node| old.replica_on(*node).is_some()) {
             return Err(CatalogRefusal::StalePlan);
         }
+        let mut partition = (**old).clone();
+        partition.replicas = plan
+            .0
+            .iter()
             .map(|node| old.replica_on(*node).unwrap_or_else(|| self.new_replica(*node)))
             .collect();
         self.put(&partition);

@@ -159,10 +159,10 @@ pub enum Created {
     Offer(u32),
     /// A script.
     Script,
-}
-
     /// A node's replica of the catalog: the same however often the node registers.
     Node(ReplicaId),
+}
+
 /// What applying a command answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CatalogOutcome {
@@ -205,7 +205,6 @@ pub enum CatalogRefusal {
         /// The node.
         node: NodeId,
     },
-}
     /// Without the node too few replicas would be left that hold what was acknowledged.
     #[error(
         "node {node} cannot be forgotten: of {} no majority of the replicas that hold the data \
@@ -235,3 +234,4 @@ fn list(groups: &[GroupId]) -> String {
         0 => named.join(", "),
         more => format!("{} and {more} more", named.join(", ")),
     }
+}

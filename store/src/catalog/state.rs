@@ -355,6 +355,19 @@ impl CatalogState {
         self.partitions.get(&group)
     }
 
+    /// The groups that would lose the majority of their replicas with this node.
+    pub fn groups_that_need(&self, node: NodeId) -> Vec<GroupId> {
+        let keeps_majority = |staying: usize, all: usize| 2 * staying > all;
+        let nodes = self.nodes.len();
+        let catalog = self.nodes.contains_key(&node) && !keeps_majority(nodes - 1, nodes);
+        let partitions = self.partitions.values().filter(|partition| {
+            let replicas = partition.replicas.len();
+            partition.replica_on(node).is_some() && !keeps_majority(replicas - 1, replicas)
+        });
+        let catalog = catalog.then_some(GroupId::CATALOG);
+        catalog.into_iter().chain(partitions.map(|partition| partition.group)).collect()
+    }
+
     /// The partitions of a container in the order of the hash space.
     pub fn partitions_of(&self, container: ContainerNumber) -> Vec<Arc<PartitionRecord>> {
         let mut partitions: Vec<_> = self
@@ -371,19 +384,6 @@ impl CatalogState {
     /// more, it was deleted.
     pub fn has_created(&self, group: GroupId) -> bool {
         group.0 <= self.header.groups_created
-    /// The groups that would lose the majority of their replicas with this node.
-    pub fn groups_that_need(&self, node: NodeId) -> Vec<GroupId> {
-        let keeps_majority = |staying: usize, all: usize| 2 * staying > all;
-        let nodes = self.nodes.len();
-        let catalog = self.nodes.contains_key(&node) && !keeps_majority(nodes - 1, nodes);
-        let partitions = self.partitions.values().filter(|partition| {
-            let replicas = partition.replicas.len();
-            partition.replica_on(node).is_some() && !keeps_majority(replicas - 1, replicas)
-        });
-        let catalog = catalog.then_some(GroupId::CATALOG);
-        catalog.into_iter().chain(partitions.map(|partition| partition.group)).collect()
-    }
-
     }
 
     /// The offers in the order they were created.
