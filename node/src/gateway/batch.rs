@@ -400,6 +400,8 @@ mod tests {
 
     /// Any JSON, with the names a batch is made of among its own.
     fn any_json() -> impl Strategy<Value = Value> {
+        const NAMES: [&str; 7] =
+            ["operationType", "id", "resourceBody", "ifMatch", "ifNoneMatch", "pk", "op"];
         let leaf = prop_oneof![
             Just(Value::Null),
             any::<bool>().prop_map(Value::from),
@@ -411,8 +413,6 @@ mod tests {
             .prop_map(Value::from),
             "\\PC{0,8}".prop_map(Value::from),
         ];
-        const NAMES: [&str; 7] =
-            ["operationType", "id", "resourceBody", "ifMatch", "ifNoneMatch", "pk", "op"];
         leaf.prop_recursive(4, 32, 6, |inner| {
             let name = prop_oneof![
                 4 => prop::sample::select(&NAMES[..]).prop_map(str::to_string),
