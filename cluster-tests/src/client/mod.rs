@@ -71,6 +71,11 @@ impl Call {
         self
     }
 
+    /// The body's bytes; empty if there is none.
+    pub fn body_bytes(&self) -> &[u8] {
+        self.body.as_deref().unwrap_or_default()
+    }
+
     /// Adds a header.
     #[must_use]
     pub fn header(mut self, name: &str, value: impl Into<String>) -> Self {

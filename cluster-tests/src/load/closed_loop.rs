@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Barrier;
@@ -22,10 +23,11 @@ pub trait Source: Send + 'static {
 }
 
 /// Workers against servers, and when each of them ends.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ClosedLoop {
     duration: Duration,
     requests_max: u64,
+    stop: Arc<AtomicBool>,
 }
 
 /// What they did.
@@ -58,12 +60,17 @@ impl Measured {
 impl ClosedLoop {
     /// Each worker works for so long.
     pub fn lasting(duration: Duration) -> Self {
-        Self { duration, requests_max: u64::MAX }
+        Self { duration, ..Self::until(Arc::default()) }
     }
 
     /// Each worker sends so many requests.
     pub fn requests(requests_max: u64) -> Self {
-        Self { duration: Duration::MAX, requests_max }
+        Self { requests_max, ..Self::until(Arc::default()) }
+    }
+
+    /// Each worker works until it is told to stop.
+    pub fn until(stop: Arc<AtomicBool>) -> Self {
+        Self { duration: Duration::MAX, requests_max: u64::MAX, stop }
     }
 
     /// Runs a worker for every source; they begin together.
@@ -71,11 +78,11 @@ impl ClosedLoop {
         let start = Arc::new(Barrier::new(sources.len()));
         let mut workers = JoinSet::new();
         for (address, source) in sources {
-            let start = start.clone();
+            let (this, start) = (self.clone(), start.clone());
             workers.spawn(async move {
                 let connection = Connection::open(address).await.expect("the server listens");
                 start.wait().await;
-                self.work(address, connection, source).await
+                this.work(address, connection, source).await
             });
         }
         let mut all = Measured::default();
@@ -95,7 +102,8 @@ impl ClosedLoop {
         let begun = clock::monotonic();
         let mut sent = begun;
         for _ in 0..self.requests_max {
-            if sent.duration_since(begun) >= self.duration {
+            let over = sent.duration_since(begun) >= self.duration;
+            if over || self.stop.load(Ordering::Relaxed) {
                 break;
             }
             let (request, good) = source.next();

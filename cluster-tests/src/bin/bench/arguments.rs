@@ -4,6 +4,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
+use ephemeris_cluster_tests::client::AccountKey;
+
+/// Requests under way at the same time, unless the command line says how many.
+const CONCURRENCY: [usize; 4] = [1, 16, 64, 256];
+const EXPIRY_CONCURRENCY: [usize; 1] = [16];
+/// Items stored beforehand, unless the command line says how many.
+const READ_ITEMS: u32 = 10_000;
+const EXPIRY_ITEMS: u32 = 100_000;
+/// Items that expire together are stored at least this fast, unless the command line gives time.
+const LOAD_ITEMS_PER_SECOND: u32 = 5000;
 
 /// Measures Ephemeris: operations a second, latency, processor time, memory, syncs.
 #[derive(Parser)]
@@ -29,15 +39,18 @@ pub(crate) struct Arguments {
     /// How long each run takes.
     #[arg(long, default_value_t = 5)]
     pub(crate) seconds: u64,
-    /// Requests under way at the same time, one run for each.
-    #[arg(long, value_delimiter = ',', default_values_t = [1, 16, 64, 256])]
+    /// Requests under way at the same time, one run for each: 1,16,64,256, and 16 for expiry.
+    #[arg(long, value_delimiter = ',')]
     pub(crate) concurrency: Vec<usize>,
     /// What is done, one run for each.
-    #[arg(long, value_delimiter = ',', default_values_t = Workload::ALL)]
+    #[arg(long, value_delimiter = ',', default_values_t = Workload::USUAL)]
     pub(crate) workload: Vec<Workload>,
-    /// Items stored beforehand, for reads.
-    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) items: u32,
+    /// Items stored beforehand: 10000 for reads, 100000 for expiry.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) items: Option<u32>,
+    /// Time to store the items that expire together, in seconds; 1 for 5000 items without it.
+    #[arg(long)]
+    pub(crate) load_seconds: Option<u64>,
     /// Send to nodes that do not lead, which forward.
     #[arg(long)]
     pub(crate) forwarded: bool,
@@ -59,6 +72,43 @@ impl Arguments {
     pub(crate) fn duration(&self) -> Duration {
         Duration::from_secs(self.seconds)
     }
+
+    /// The account's key.
+    pub(crate) fn account_key(&self) -> AccountKey {
+        self.key.as_deref().map_or_else(AccountKey::emulator, AccountKey::parse)
+    }
+
+    /// Workloads that are requests of one kind or a mix, and the part of creates among them.
+    pub(crate) fn requests(&self) -> impl Iterator<Item = (Workload, f64)> {
+        let with_share = |workload: &Workload| Some((*workload, workload.creates_share()?));
+        self.workload.iter().filter_map(with_share)
+    }
+
+    /// Requests under way at the same time, one run for each.
+    pub(crate) fn request_concurrency(&self) -> &[usize] {
+        if self.concurrency.is_empty() { &CONCURRENCY } else { &self.concurrency }
+    }
+
+    /// Creates under way at the same time while items expire, one round for each.
+    pub(crate) fn expiry_concurrency(&self) -> &[usize] {
+        if self.concurrency.is_empty() { &EXPIRY_CONCURRENCY } else { &self.concurrency }
+    }
+
+    /// Items stored beforehand, for reads.
+    pub(crate) fn read_items(&self) -> u32 {
+        self.items.unwrap_or(READ_ITEMS)
+    }
+
+    /// Items that expire together.
+    pub(crate) fn expiry_items(&self) -> u32 {
+        self.items.unwrap_or(EXPIRY_ITEMS)
+    }
+
+    /// Time to store those, in seconds.
+    pub(crate) fn load_seconds(&self) -> u64 {
+        let needed = self.expiry_items().div_ceil(LOAD_ITEMS_PER_SECOND);
+        self.load_seconds.unwrap_or(u64::from(needed))
+    }
 }
 
 /// What the benchmark starts itself as, beside the benchmark.
@@ -78,10 +128,12 @@ pub(crate) enum Workload {
     Read,
     /// Either, half of the time.
     Mixed,
+    /// Items that all fall due in one second, while creates go on.
+    Expiry,
 }
 
 impl Workload {
-    const ALL: [Self; 3] = [Self::Create, Self::Read, Self::Mixed];
+    const USUAL: [Self; 3] = [Self::Create, Self::Read, Self::Mixed];
 
     /// Its name.
     pub(crate) fn name(self) -> &'static str {
@@ -89,6 +141,17 @@ impl Workload {
             Workload::Create => "create",
             Workload::Read => "read",
             Workload::Mixed => "mixed",
+            Workload::Expiry => "expiry",
+        }
+    }
+
+    /// The part of creates among its requests; none if it is more than requests.
+    fn creates_share(self) -> Option<f64> {
+        match self {
+            Workload::Create => Some(1.0),
+            Workload::Read => Some(0.0),
+            Workload::Mixed => Some(0.5),
+            Workload::Expiry => None,
         }
     }
 }
@@ -108,5 +171,20 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn expiry_has_numbers_of_its_own_unless_they_are_given() {
+        let arguments = Arguments::parse_from(["bench"]);
+        assert_eq!((arguments.read_items(), arguments.expiry_items()), (10_000, 100_000));
+        assert_eq!(arguments.expiry_concurrency(), [16]);
+        assert_eq!(arguments.load_seconds(), 20);
+        assert_eq!(arguments.requests().count(), 3);
+        let given = ["bench", "--items=5001", "--concurrency=7", "--workload=expiry"];
+        let arguments = Arguments::parse_from(given);
+        assert_eq!((arguments.read_items(), arguments.expiry_items()), (5001, 5001));
+        assert_eq!(arguments.expiry_concurrency(), [7]);
+        assert_eq!(arguments.load_seconds(), 2);
+        assert_eq!(arguments.requests().count(), 0);
     }
 }

@@ -3,11 +3,13 @@
 //! 1. Nodes are started, or given by `--urls`; items of 1 KB are stored for reads.
 //! 2. Each workload runs at each concurrency for `--seconds`, then the same requests go to an echo
 //!    server: what HTTP alone costs on this machine.
-//! 3. Each run tells operations a second, latencies, and what servers and generator have used;
+//! 3. Items that expire all at once, if wanted: `expiry`.
+//! 4. Each run tells operations a second, latencies, and what servers and generator have used;
 //!    `others` says how many processors something else kept busy: near 0, or the run is void.
 
 mod arguments;
 mod echo;
+mod expiry;
 mod plan;
 mod report;
 mod servers;
@@ -16,12 +18,13 @@ mod sources;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::bail;
 use clap::Parser as _;
 use ephemeris_cluster_tests::client::Call;
 use ephemeris_cluster_tests::clock;
 use ephemeris_cluster_tests::cluster::Cluster;
 
-use arguments::{Arguments, Command};
+use arguments::{Arguments, Command, Workload};
 
 /// Starts of an empty node that are measured.
 const STARTS: usize = 3;
@@ -58,11 +61,20 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
 
 async fn bench(arguments: &Arguments) -> anyhow::Result<()> {
     let starts = if arguments.urls.is_empty() { measure_starts().await } else { Vec::new() };
-    let runs = plan::run(arguments).await?;
-    let report = report::Report { starts_ms: starts, runs };
+    let mut runs = plan::run(arguments).await?;
+    let mut expiry = Vec::new();
+    if arguments.workload.contains(&Workload::Expiry) {
+        let found = expiry::run(arguments).await?;
+        runs.extend(found.runs);
+        expiry = found.expiry;
+    }
+    let report = report::Report { starts_ms: starts, runs, expiry };
     println!("{report}");
     if let Some(file) = &arguments.json {
         std::fs::write(file, serde_json::to_vec_pretty(&report)?)?;
+    }
+    if report.expiry.iter().any(expiry::Expiry::is_violated) {
+        bail!("items were visible after they expired, or gone before");
     }
     Ok(())
 }

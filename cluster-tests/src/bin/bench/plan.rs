@@ -7,8 +7,9 @@ use ephemeris_cluster_tests::client::{AccountKey, Container};
 use ephemeris_cluster_tests::load::{ClosedLoop, Measured};
 use ephemeris_cluster_tests::measure::Usage;
 use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
 
-use crate::arguments::{Arguments, Workload};
+use crate::arguments::Arguments;
 use crate::report::{Run, Server};
 use crate::servers::{Reading, Servers};
 use crate::sources::{Creates, Mix, Reads};
@@ -17,7 +18,7 @@ use crate::sources::{Creates, Mix, Reads};
 const STORE_CONCURRENCY: usize = 64;
 /// Runs of one benchmark, stores included, and workers of one run: each has a number of its own.
 const RUNS_MAX: u64 = 1 << 8;
-const WORKERS_MAX: u64 = 1 << 16;
+pub(crate) const WORKERS_MAX: u64 = 1 << 16;
 
 /// Everything runs need to know.
 struct Bench<'a> {
@@ -30,12 +31,15 @@ struct Bench<'a> {
 
 /// Runs every workload at every concurrency, on the nodes and then on the echo server.
 pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<Vec<Run>> {
-    let cells = arguments.workload.len() * arguments.concurrency.len();
-    let cells = if arguments.no_echo { cells } else { 2 * cells };
     if arguments.concurrency.iter().any(|workers| *workers == 0 || *workers as u64 >= WORKERS_MAX) {
         bail!("--concurrency is between 1 and {WORKERS_MAX}");
     }
-    let key = arguments.key.as_deref().map_or_else(AccountKey::emulator, AccountKey::parse);
+    let cells = arguments.requests().count() * arguments.request_concurrency().len();
+    if cells == 0 {
+        return Ok(Vec::new());
+    }
+    let cells = if arguments.no_echo { cells } else { 2 * cells };
+    let key = arguments.account_key();
     // A name of its own, so that ids are new even on nodes that were measured before.
     let name = format!("items-{:08x}", rand::random::<u32>());
     let mut bench = Bench {
@@ -45,7 +49,7 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<Vec<Run>> {
         progress: progress(cells),
         runs_begun: 0,
     };
-    let nodes = Servers::nodes(arguments, &bench.key, &bench.container).await?;
+    let nodes = Servers::nodes(arguments, &bench.key, &bench.container, json!({})).await?;
     let mut runs = bench.run_all(&nodes, Server::Ephemeris).await?;
     drop(nodes);
     if !arguments.no_echo {
@@ -72,11 +76,14 @@ impl Bench<'_> {
             .map(|target| (*target, Reads::new(*target, &self.container, &self.key, &ids)))
             .collect();
         let mut runs = Vec::new();
-        for workload in &self.arguments.workload {
-            for concurrency in &self.arguments.concurrency {
+        let arguments = self.arguments;
+        for (workload, creates_share) in arguments.requests() {
+            for concurrency in arguments.request_concurrency() {
                 let what = format!("{} {workload} with {concurrency}", server.name());
                 self.progress.set_message(what);
-                runs.push(self.run_one(servers, server, &reads, *workload, *concurrency).await);
+                let sources = self.sources(&reads, creates_share, *concurrency);
+                let run = self.run_one(servers, server, workload.name(), sources);
+                runs.push(run.await);
                 self.progress.inc(1);
             }
         }
@@ -90,7 +97,7 @@ impl Bench<'_> {
         server: Server,
     ) -> anyhow::Result<Vec<String>> {
         self.progress.set_message("items for reads");
-        let each = u64::from(self.arguments.items).div_ceil(STORE_CONCURRENCY as u64);
+        let each = u64::from(self.arguments.read_items()).div_ceil(STORE_CONCURRENCY as u64);
         let base = self.next_run();
         let workers = (0..STORE_CONCURRENCY as u64).map(|worker| base + worker);
         let ids = workers.clone().flat_map(|run| (0..each).map(move |n| Creates::id(run, n)));
@@ -116,32 +123,42 @@ impl Bench<'_> {
         (self.runs_begun - 1) * WORKERS_MAX
     }
 
-    async fn run_one(
+    /// What the workers of the next run send, and where to.
+    fn sources(
         &mut self,
-        servers: &Servers,
-        server: Server,
         reads: &[(SocketAddr, Reads)],
-        workload: Workload,
+        creates_share: f64,
         concurrency: usize,
-    ) -> Run {
+    ) -> Vec<(SocketAddr, Mix)> {
         let base = self.next_run();
         let sources = (0..concurrency as u64).zip(reads.iter().cycle()).map(|(worker, reads)| {
             let (target, reads) = reads;
             let creates = Creates::new(*target, &self.container, &self.key, base + worker);
-            let mix = Mix::new(workload, creates, reads.seeded(base + worker), base + worker);
+            let mix = Mix::new(creates_share, creates, reads.seeded(base + worker), base + worker);
             (*target, mix)
         });
-        let sources = sources.collect();
+        sources.collect()
+    }
+
+    async fn run_one(
+        &self,
+        servers: &Servers,
+        server: Server,
+        what: &'static str,
+        sources: Vec<(SocketAddr, Mix)>,
+    ) -> Run {
+        let concurrency = sources.len();
         let before = (servers.read().await, Usage::of_self());
         let measured = ClosedLoop::lasting(self.arguments.duration()).run(sources).await;
         let after = (servers.read().await, Usage::of_self());
-        summarise(server, workload, concurrency, &measured, before, after)
+        summarise(server, what, concurrency, &measured, before, after)
     }
 }
 
-fn summarise(
+/// A run by what it measured, and what was used before and after it.
+pub(crate) fn summarise(
     server: Server,
-    workload: Workload,
+    workload: &'static str,
     concurrency: usize,
     measured: &Measured,
     before: (Reading, Usage),
@@ -150,7 +167,7 @@ fn summarise(
     let used = after.0.usage.zip(before.0.usage).map(|(after, before)| after - before);
     Run {
         server,
-        workload: workload.name(),
+        workload,
         concurrency,
         operations: measured.latencies.count(),
         per_second: measured.per_second(),

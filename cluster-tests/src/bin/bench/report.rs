@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
+use crate::expiry::Expiry;
+
 /// Whose run it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -105,6 +107,8 @@ pub(crate) struct Report {
     /// From the start of a node alone on an empty directory until it was ready, in milliseconds.
     pub(crate) starts_ms: Vec<u64>,
     pub(crate) runs: Vec<Run>,
+    /// Peaks of expiry; their runs are `steady` and `drain`.
+    pub(crate) expiry: Vec<Expiry>,
 }
 
 impl Report {
@@ -147,6 +151,12 @@ impl fmt::Display for Report {
         for run in &self.runs {
             self.write_run(f, run)?;
         }
+        if !self.expiry.is_empty() {
+            Expiry::write_head(f)?;
+        }
+        for expiry in &self.expiry {
+            write!(f, "{expiry}")?;
+        }
         Ok(())
     }
 }
@@ -188,10 +198,11 @@ impl Report {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn run(server: Server, per_second: f64, cpu_ms: u64) -> Run {
+    /// A run with these numbers, among others.
+    pub(crate) fn run(server: Server, per_second: f64, cpu_ms: u64) -> Run {
         Run {
             server,
             workload: "read",
@@ -216,7 +227,7 @@ mod tests {
         let runs = vec![run(Server::Ephemeris, 500.0, 40), run(Server::Echo, 2000.0, 10)];
         assert_eq!(runs[0].server_cpu_per_operation(), Some(40.0));
         assert_eq!(runs[0].generator_share(), Some(20.0));
-        let table = Report { starts_ms: vec![7], runs }.to_string();
+        let table = Report { starts_ms: vec![7], runs, expiry: Vec::new() }.to_string();
         let line = table.lines().find(|line| line.starts_with("ephemeris")).unwrap();
         let cells: Vec<&str> = line.split_whitespace().collect();
         let expected = [
@@ -229,7 +240,8 @@ mod tests {
     #[test]
     fn servers_elsewhere_have_no_costs() {
         let run = Run { server_cpu: None, resident_bytes: None, ..run(Server::Ephemeris, 1.0, 1) };
-        let table = Report { starts_ms: Vec::new(), runs: vec![run] }.to_string();
+        let table =
+            Report { starts_ms: Vec::new(), runs: vec![run], expiry: Vec::new() }.to_string();
         let cells: Vec<&str> = table.lines().last().unwrap().split_whitespace().collect();
         assert_eq!(cells[6..], ["-", "-", "-", "-", "500", "0.500", "-", "-"], "{table}");
     }

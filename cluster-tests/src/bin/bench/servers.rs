@@ -8,7 +8,7 @@ use ephemeris_cluster_tests::client::{AccountKey, Client, Container};
 use ephemeris_cluster_tests::cluster::{Cluster, Status};
 use ephemeris_cluster_tests::measure::{Metrics, Usage, machine_cpu};
 use ephemeris_cluster_tests::wait;
-use serde_json::json;
+use serde_json::Value;
 
 use crate::arguments::Arguments;
 use crate::echo::Echo;
@@ -42,11 +42,13 @@ pub(crate) struct Reading {
 }
 
 impl Servers {
-    /// Starts a cluster, or takes the one that is given, and makes the container.
+    /// Starts a cluster, or takes the one that is given, and makes the container, of which
+    /// `definition` says what is special.
     pub(crate) async fn nodes(
         arguments: &Arguments,
         key: &AccountKey,
         container: &Container,
+        definition: Value,
     ) -> anyhow::Result<Self> {
         let cluster = match (arguments.urls.is_empty(), arguments.nodes) {
             (false, _) => None,
@@ -63,7 +65,7 @@ impl Servers {
         };
         for answer in [
             nodes[0].create_database(container.database()).await,
-            nodes[0].create_container(container, json!({})).await,
+            nodes[0].create_container(container, definition).await,
         ] {
             if !matches!(answer.status, 201 | 409) {
                 bail!("the container cannot be made: {}", answer.describe());
@@ -83,6 +85,16 @@ impl Servers {
             _cluster: None,
             _echo: Some(echo),
         })
+    }
+
+    /// Some node.
+    pub(crate) fn any_node(&self) -> &Client {
+        self.nodes.first().expect("it is not the echo server that is asked")
+    }
+
+    /// Where the nodes are.
+    pub(crate) fn addresses(&self) -> anyhow::Result<Vec<SocketAddr>> {
+        self.nodes.iter().map(|client| address(client.base())).collect()
     }
 
     /// What they have used so far.

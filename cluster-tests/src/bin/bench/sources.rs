@@ -9,8 +9,6 @@ use ephemeris_cluster_tests::load::{Request, Signed, Source};
 use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-use crate::arguments::Workload;
-
 /// Bytes of an item's JSON.
 pub(crate) const ITEM_BYTES: usize = 1024;
 /// Digits of an id; its end is the item's partition key.
@@ -36,7 +34,7 @@ impl Creates {
         let path = container.items();
         let signed = Signed::new(key, "POST", &path, clock::wall());
         let (id, pk) = ("#".repeat(ID_DIGITS), "#".repeat(KEY_DIGITS));
-        let body = item(&id, &pk);
+        let body = item(&id, &pk, "");
         let partition_key = format!("[\"{pk}\"]");
         let headers = [
             ("x-ms-date", signed.date.as_str()),
@@ -70,9 +68,9 @@ impl Source for Creates {
     }
 }
 
-/// An item of `ITEM_BYTES`.
-fn item(id: &str, pk: &str) -> String {
-    let start = format!("{{\"id\":\"{id}\",\"pk\":\"{pk}\",\"filler\":\"");
+/// An item of `ITEM_BYTES`; `more` is JSON of members, each with a comma behind it.
+pub(crate) fn item(id: &str, pk: &str, more: &str) -> String {
+    let start = format!("{{\"id\":\"{id}\",\"pk\":\"{pk}\",{more}\"filler\":\"");
     let filler = "x".repeat(ITEM_BYTES - start.len() - 2);
     format!("{start}{filler}\"}}")
 }
@@ -106,18 +104,8 @@ impl Reads {
         key: &AccountKey,
         ids: &[String],
     ) -> Self {
-        let request = |id: &String| {
-            let path = container.item(id);
-            let signed = Signed::new(key, "GET", &path, clock::wall());
-            let partition_key = format!("[\"{}\"]", &id[ID_DIGITS - KEY_DIGITS..]);
-            let headers = [
-                ("x-ms-date", signed.date.as_str()),
-                ("authorization", &signed.authorization),
-                ("x-ms-version", "2020-07-15"),
-                ("x-ms-documentdb-partitionkey", &partition_key),
-            ];
-            Request::new(&format!("GET {path}"), host, &headers, b"")
-        };
+        let request =
+            |id: &String| read_request(host, container, key, id, &id[ID_DIGITS - KEY_DIGITS..]);
         Self {
             requests: Arc::new(ids.iter().map(request).collect()),
             rng: SmallRng::seed_from_u64(0),
@@ -137,27 +125,44 @@ impl Source for Reads {
     }
 }
 
+/// The point read of an item with partition key `pk`.
+pub(crate) fn read_request(
+    host: SocketAddr,
+    container: &Container,
+    key: &AccountKey,
+    id: &str,
+    pk: &str,
+) -> Request {
+    let path = container.item(id);
+    let signed = Signed::new(key, "GET", &path, clock::wall());
+    let partition_key = format!("[\"{pk}\"]");
+    let headers = [
+        ("x-ms-date", signed.date.as_str()),
+        ("authorization", &signed.authorization),
+        ("x-ms-version", "2020-07-15"),
+        ("x-ms-documentdb-partitionkey", &partition_key),
+    ];
+    Request::new(&format!("GET {path}"), host, &headers, b"")
+}
+
 /// One worker's requests in a run.
 pub(crate) struct Mix {
-    workload: Workload,
+    creates_share: f64,
     creates: Creates,
     reads: Reads,
     rng: SmallRng,
 }
 
 impl Mix {
-    pub(crate) fn new(workload: Workload, creates: Creates, reads: Reads, seed: u64) -> Self {
-        Self { workload, creates, reads, rng: SmallRng::seed_from_u64(seed) }
+    /// Creates for a part of the requests, from 0 to 1, and reads for the others.
+    pub(crate) fn new(creates_share: f64, creates: Creates, reads: Reads, seed: u64) -> Self {
+        Self { creates_share, creates, reads, rng: SmallRng::seed_from_u64(seed) }
     }
 }
 
 impl Source for Mix {
     fn next(&mut self) -> (&[u8], u16) {
-        let create = match self.workload {
-            Workload::Create => true,
-            Workload::Read => false,
-            Workload::Mixed => self.rng.random(),
-        };
+        let create = self.rng.random_bool(self.creates_share);
         if create { self.creates.next() } else { self.reads.next() }
     }
 }
