@@ -207,8 +207,8 @@ pub enum CatalogRefusal {
     },
     /// Without the node too few replicas would be left that hold what was acknowledged.
     #[error(
-        "node {node} cannot be forgotten: of {} no majority of the replicas that hold the data \
-         would be left, and what was acknowledged could be lost. Start the missing nodes with their \
+        "node {node} cannot be forgotten: no majority of the replicas that hold the data would be \
+         left of {}, and what was acknowledged could be lost. Start the missing nodes with their \
          data directories and wait until the replicas have caught up; or, if the data is lost for \
          good, delete the containers first",
         list(.groups)
