@@ -21,7 +21,7 @@ impl Machine for Obedient {
     type Outcome = ();
 
     fn progress(&self) -> Progress {
-        self.0.lock().unwrap().clone()
+        self.0.lock().expect("nobody panics with it").clone()
     }
 
     fn apply(&self, position: LogId, entry: Entry<'_>) -> Result<Option<()>, Fault> {
@@ -31,7 +31,7 @@ impl Machine for Obedient {
             Entry::Command(_) => Some(()),
             Entry::Blank | Entry::Membership(_) => None,
         };
-        self.0.lock().unwrap().applied = Some(position);
+        self.0.lock().expect("nobody panics with it").applied = Some(position);
         Ok(outcome)
     }
 
@@ -49,7 +49,8 @@ impl Machine for Obedient {
 }
 
 async fn start() -> Group<Obedient> {
-    let (wal, writer) = Wal::open(Arc::new(MemoryDisk::new()), WalOptions::default()).unwrap();
+    let (wal, writer) =
+        Wal::open(Arc::new(MemoryDisk::new()), WalOptions::default()).expect("an empty log opens");
     tokio::spawn(writer.run_as_task(Duration::from_millis(1)));
     let storage = Storage {
         engine: Arc::new(MemoryEngine::new()),
@@ -63,8 +64,8 @@ async fn start() -> Group<Obedient> {
     let options = GroupOptions::default();
     let group =
         Group::start(GroupId(1), replica, machine, storage, transport, router, &options).await;
-    let group = group.unwrap();
-    group.form(&[replica]).await.unwrap();
+    let group = group.expect("the group starts");
+    group.form(&[replica]).await.expect("the group forms");
     while group.propose(b"nothing".to_vec()).await.is_err() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

@@ -90,8 +90,9 @@ impl RequestHandler for Hanging {
     ) -> Pin<Box<dyn Future<Output = Result<Bytes, String>> + Send>> {
         let token = self.0.clone();
         Box::pin(async move {
-            let _held = token;
-            std::future::pending().await
+            let never = std::future::pending().await;
+            drop(token);
+            never
         })
     }
 }
