@@ -194,6 +194,35 @@ async fn the_sweeper_empties_storage_on_every_replica_without_a_read() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn t50_while_sweeping_is_paused_the_dead_stay_on_disk_and_invisible() {
+    let container = Container::new("shop", "carts");
+    let cluster = cluster_with(&container, json!({ "defaultTtl": -1 })).await;
+    let client = cluster.client(1);
+    let switch = async |to: &str| {
+        let call = Call::post("/admin/ttl", json!({ "sweeping": to }).to_string());
+        client.send(&call).await.expect("an answer").expect(200);
+    };
+    switch("paused").await;
+    let gone = create(&client, &container, "paused", Some(1)).await + 1;
+    check_expiry(&cluster, &container, "paused", gone).await;
+    wait::until("the item to wait for the sweeper", SWEEP_DEADLINE, async || {
+        let answer = client.send(&Call::get("/admin/ttl")).await.expect("an answer");
+        let status = answer.expect(200).json();
+        assert_eq!(status["sweeping"], "paused");
+        (status["partitions"][0]["backlog"] == 1).then_some(())
+    })
+    .await;
+    switch("running").await;
+    wait::until("storage to be empty", SWEEP_DEADLINE, async || {
+        let status = cluster.status().await;
+        let partitions = status.partitions(&container);
+        let replicas: Vec<_> = partitions.iter().flat_map(|group| &group.replicas).collect();
+        replicas.iter().all(|replica| replica.items == Some(0)).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_has_expired_stays_gone_over_a_leader_kill_and_a_full_restart() {
     let container = Container::new("shop", "carts");
     let mut cluster = cluster_with(&container, json!({ "defaultTtl": -1 })).await;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ephemeris_store::ids::NodeId;
+use ephemeris_store::time::Millis;
 use figment::Figment;
 use figment::providers::{Env, Format as _, Serialized, Toml};
 use serde::{Deserialize, Serialize};
@@ -187,7 +188,7 @@ pub(crate) struct NodeConfig {
     /// Nothing expires while the clocks leave more doubt than this.
     pub(crate) clock_width_max: Duration,
     /// How long expired items are kept after a jump of the clock.
-    pub(crate) purge_grace: Duration,
+    pub(crate) purge_grace: Millis,
     /// How often a leader shows that it lives.
     pub(crate) heartbeat: Duration,
     /// How long a follower waits for a sign.
@@ -278,7 +279,7 @@ impl NodeConfig {
             block_cache_bytes: settings.block_cache_mib << 20,
             write_buffer_bytes: settings.write_buffer_mib << 20,
             clock_width_max: Duration::from_millis(settings.clock_width_ms_max),
-            purge_grace: Duration::from_secs(settings.purge_grace_s),
+            purge_grace: Millis(settings.purge_grace_s.saturating_mul(1000)),
             heartbeat: Duration::from_millis(settings.heartbeat_ms),
             election_timeout: Duration::from_millis(settings.election_timeout_ms),
         })

@@ -177,7 +177,8 @@ impl Node {
             | PartitionRequest::Query(_)
             | PartitionRequest::Changes(_)
             | PartitionRequest::SetTtlPolicy { .. }
-            | PartitionRequest::Statistics => Repeat::Freely,
+            | PartitionRequest::Statistics
+            | PartitionRequest::TtlStatus => Repeat::Freely,
         };
         let request = NodeRequest::Partition(group, request);
         match self.at_leader(group, &request, repeat, deadline).await? {

@@ -1,5 +1,6 @@
 //! Log lines and metrics.
 
+use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
@@ -28,7 +29,10 @@ pub(crate) fn start_logging(filter: &str, format: LogFormat) -> Result<(), Telem
     let quiet = "openraft=warn,hyper=warn,h2=warn";
     let filter = EnvFilter::try_new(format!("{quiet},{filter}"))
         .map_err(|error| TelemetryError(format!("--log {filter}: {error}")))?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
     let started = match format {
         LogFormat::Text => builder.try_init(),
         LogFormat::Json => builder.json().try_init(),

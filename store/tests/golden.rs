@@ -235,6 +235,15 @@ impl Runner {
         }
     }
 
+    /// `backlog [rows=N]`: what the sweeper has before it.
+    fn backlog(&self, args: &mut ArgumentConsumer<'_>) -> Answer {
+        let rows = args.take_key("rows").map_or(Ok(1000), str::parse)?;
+        let backlog = self.partition.snapshot().backlog(self.partition.spec(), rows)?;
+        let more = if backlog.more { " or more" } else { "" };
+        let oldest = backlog.oldest.map_or(String::new(), |oldest| format!(", since {oldest}"));
+        Ok(format!("backlog {}{more}{oldest}\n", backlog.items))
+    }
+
     /// `clear [limit=N]`: removes the items of the script's only partition key.
     fn clear(&mut self, args: &mut ArgumentConsumer<'_>) -> Answer {
         let limit = args.take_key("limit").map_or(Ok(NonZeroU32::MAX), str::parse)?;
@@ -420,6 +429,7 @@ impl goldenscript::Runner for Runner {
             "insert" => self.insert(&mut args),
             "changes" => self.changes(&mut args),
             "clear" => self.clear(&mut args),
+            "backlog" => self.backlog(&mut args),
             "rows" => self.rows(),
             "read" => self.read(&mut args),
             "transaction" => self.transaction(&mut args),

@@ -4,6 +4,7 @@
 //! other request.
 
 mod status;
+mod ttl;
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -91,6 +92,11 @@ pub(crate) async fn answer(gateway: &Gateway, call: &Call, what: &str) -> Result
             let status = status::cluster(&gateway.node).await;
             Ok(Reply::json(StatusCode::OK, status.to_string()).charge(Charge::METADATA_READ))
         }
+        ("ttl", Verb::Get) => {
+            let status = ttl::status(&gateway.node).await;
+            Ok(Reply::json(StatusCode::OK, status.to_string()).charge(Charge::METADATA_READ))
+        }
+        ("ttl", Verb::Post) => ttl::switch(gateway, call).await,
         ("forget-node", Verb::Post) => forget_node(gateway, call).await,
         _ => Err(ApiError::UnknownPath(format!("admin/{what}")).into()),
     }

@@ -2,6 +2,7 @@
 
 mod client;
 mod status;
+mod ttl;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -52,6 +53,9 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Show what expires where; pause or resume the removal of what has expired.
+    #[command(subcommand)]
+    Ttl(TtlCommand),
     /// Exit with 0 if a node is ready, with 1 if it is not.
     Healthcheck {
         /// The node's URL.
@@ -84,6 +88,28 @@ enum Command {
         /// Print status and headers, too.
         #[arg(long, short)]
         include: bool,
+        #[command(flatten)]
+        connection: Connection,
+    },
+}
+
+#[derive(Subcommand)]
+enum TtlCommand {
+    /// Show policy, backlog and next expiry of every partition.
+    Status {
+        #[command(flatten)]
+        connection: Connection,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Keep what has expired on disk, in the whole cluster. It stays invisible to clients.
+    Pause {
+        #[command(flatten)]
+        connection: Connection,
+    },
+    /// Remove what has expired again.
+    Resume {
         #[command(flatten)]
         connection: Connection,
     },
@@ -222,6 +248,16 @@ fn one_line(error: &anyhow::Error) -> String {
     line
 }
 
+fn set_sweeping(connection: &Connection, sweeping: &str) -> anyhow::Result<ExitCode> {
+    let body = serde_json::json!({ "sweeping": sweeping }).to_string();
+    let answer = block_on(async {
+        Client::new(connection)?.send("POST", "/admin/ttl", Some(body), &[]).await
+    })?;
+    answer.json()?;
+    println!("Sweeping is {sweeping}.");
+    Ok(ExitCode::SUCCESS)
+}
+
 fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::StartSingleNode(flags) => {
@@ -239,6 +275,15 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             status::print(&answer.json()?, json)?;
             Ok(ExitCode::SUCCESS)
         }
+        Command::Ttl(TtlCommand::Status { connection, json }) => {
+            let answer = block_on(async {
+                Client::new(&connection)?.send("GET", "/admin/ttl", None, &[]).await
+            })?;
+            ttl::print(&answer.json()?, json)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Ttl(TtlCommand::Pause { connection }) => set_sweeping(&connection, "paused"),
+        Command::Ttl(TtlCommand::Resume { connection }) => set_sweeping(&connection, "running"),
         Command::Healthcheck { http } => block_on(client::healthcheck(&http)),
         Command::ForgetNode { node, connection } => {
             let body = serde_json::json!({ "node": node }).to_string();

@@ -16,6 +16,9 @@ use ephemeris_store::ids::NodeId;
 const DRIFT_PER_MILLION: i64 = 200;
 /// A sample is good for this long.
 const SAMPLE_MICROS_MAX: i64 = 60_000_000;
+/// What contradicts the last agreement is believed if a majority of samples no older than this says
+/// so for as long: a clock that was wrong a moment ago must not vouch for another that is wrong now.
+const STEP_MICROS: i64 = 5_000_000;
 /// How wrong a clock that counts as right may be: the first of these with which a majority agrees.
 const ERRORS_MICROS: [i64; 4] = [10_000, 50_000, 250_000, 1_000_000];
 
@@ -64,6 +67,8 @@ impl Known {
 pub(super) struct Agreement {
     others: BTreeMap<NodeId, Known>,
     settled: Option<Known>,
+    /// Since when the clocks contradict what was settled on.
+    contradicted: Option<Micros>,
 }
 
 /// How an attempt to settle ended.
@@ -118,16 +123,15 @@ impl Agreement {
             self.samples(now).map(|(_, bounds)| bounds).chain([own]).collect();
         let majority = nodes / 2 + 1;
         let unknown = nodes.saturating_sub(clocks.len());
-        let region = ERRORS_MICROS.iter().find_map(|error| {
-            let clocks: Vec<Bounds> = clocks.iter().map(|clock| clock.widened(*error)).collect();
-            covered(&clocks, majority.checked_sub(unknown)?)
-        });
+        let region = within_errors(&clocks, majority.saturating_sub(unknown));
         let carried = self.settled.map(|settled| settled.as_of(now));
         let agreed = match (region, carried) {
             (Some(region), Some(carried)) => match region.meet(carried) {
-                Some(both) => Some(both),
-                // The clocks were set: a whole majority outweighs what was once agreed on.
-                None => Some(region).filter(|_| clocks.len() >= majority && unknown == 0),
+                Some(both) => {
+                    self.contradicted = None;
+                    Some(both)
+                }
+                None => self.step(own, majority, now),
             },
             (region, None) => region,
             (None, Some(_)) => None,
@@ -142,6 +146,19 @@ impl Agreement {
         }
     }
 
+    /// Where the clocks were set to, if that can be believed by now.
+    fn step(&mut self, own: Bounds, majority: usize, now: Micros) -> Option<Bounds> {
+        let since = *self.contradicted.get_or_insert(now);
+        if now - since < STEP_MICROS {
+            return None;
+        }
+        let fresh = self.others.values().filter(|known| now - known.at <= STEP_MICROS);
+        let clocks: Vec<Bounds> = fresh.map(|known| known.as_of(now)).chain([own]).collect();
+        let region = within_errors(&clocks, majority)?;
+        self.contradicted = None;
+        Some(region)
+    }
+
     /// Where the true offset lies now, if it was ever known.
     pub(super) fn read(&self, now: Micros) -> Option<Bounds> {
         self.settled.map(|settled| settled.as_of(now))
@@ -151,6 +168,14 @@ impl Agreement {
     pub(super) fn age(&self, now: Micros) -> Option<Micros> {
         self.settled.map(|settled| now - settled.at)
     }
+}
+
+/// Where at least so many clocks agree, each being as wrong as it takes, but no more.
+fn within_errors(clocks: &[Bounds], least: usize) -> Option<Bounds> {
+    ERRORS_MICROS.iter().find_map(|error| {
+        let widened: Vec<Bounds> = clocks.iter().map(|clock| clock.widened(*error)).collect();
+        covered(&widened, least)
+    })
 }
 
 /// The hull of all points that lie in at least `least` of the intervals; none if `least` is 0, when
@@ -252,14 +277,32 @@ mod tests {
     }
 
     #[test]
-    fn a_majority_that_was_set_right_is_believed() {
+    fn a_majority_that_was_set_is_believed_after_a_while() {
         let mut agreement = three(0, 0);
         agreement.settle(exact(0), 3, WIDTH_MAX, 0);
         let step = 3600 * SECOND;
-        agreement.observe(node(2), exact(step), SECOND);
-        agreement.observe(node(3), exact(step), SECOND);
-        assert_eq!(agreement.settle(exact(step), 3, WIDTH_MAX, SECOND), Settled::Agreed);
-        assert!(agreement.read(SECOND).unwrap().lo >= step - 11 * MS);
+        let mut settled = Settled::CarriedOn;
+        for second in 1..=6 {
+            assert_eq!(settled, Settled::CarriedOn, "not at once");
+            agreement.observe(node(2), exact(step), second * SECOND);
+            settled = agreement.settle(exact(step), 3, WIDTH_MAX, second * SECOND);
+        }
+        assert_eq!(settled, Settled::Agreed);
+        assert!(agreement.read(6 * SECOND).unwrap().lo >= step - 11 * MS);
+    }
+
+    #[test]
+    fn a_clock_that_was_wrong_does_not_vouch_for_one_that_is_wrong_now() {
+        let wrong = -3600 * SECOND;
+        let mut agreement = three(wrong, 0);
+        agreement.settle(exact(0), 3, WIDTH_MAX, 0);
+        // Node 2 is set right, but does not say so any more; this node's clock goes just as wrong.
+        for second in 1..=20 {
+            agreement.observe(node(3), exact(0), second * SECOND);
+            agreement.settle(exact(wrong), 3, WIDTH_MAX, second * SECOND);
+        }
+        let bounds = agreement.read(20 * SECOND).unwrap();
+        assert!(bounds.lo.abs() <= 20 * MS && bounds.hi.abs() <= 20 * MS, "{bounds:?}");
     }
 
     #[test]

@@ -45,7 +45,8 @@ pub(crate) enum Trust {
     Sure,
     /// Stamps: the last agreement is long ago. Nothing expires meanwhile.
     Wide,
-    /// Stamps of what cannot expire: a majority of the nodes' clocks never agreed.
+    /// Stamps of what cannot expire: a majority of the nodes' clocks never agreed, and this one's may
+    /// be wrong in either direction.
     Unsettled,
 }
 
@@ -56,6 +57,14 @@ impl Reading {
 
     fn until(hi: Millis, trust: Trust) -> Self {
         Self { interval: ClockInterval::new(Millis(0), hi), trust }
+    }
+
+    /// No later than this is it now: what expires after it is surely alive.
+    pub(crate) fn latest(self) -> Millis {
+        match self.trust {
+            Trust::Sure | Trust::Wide => self.interval.hi(),
+            Trust::Unsettled => Millis(u64::MAX),
+        }
     }
 
     /// True if items may expire by this reading.

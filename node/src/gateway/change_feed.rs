@@ -18,7 +18,7 @@ use super::path::ContainerPath;
 use super::query::{ITEMS_MAX, PAGE_BYTES_MAX, key_scope};
 use super::reply::{Reply, envelope};
 use super::resolve::Resolved;
-use super::session::Session;
+use super::session;
 use super::{Call, Gateway};
 use crate::partition::{ChangesRequest, PartitionRequest, PartitionResponse};
 
@@ -37,7 +37,7 @@ pub(crate) async fn read(
                        version of Ephemeris cannot do.";
         return Err(ApiError::BadRequest(message.to_string()).into());
     }
-    let session = Session::of(&call.headers)?;
+    session::check(&call.headers)?;
     let resolved = gateway.container(call, path).await?;
     let scope = Scope { key: key_scope(call, &resolved)?, epks: call.headers.epk_range()? };
     let partition = partition(&call.headers, &resolved, &scope)?;
@@ -49,7 +49,6 @@ pub(crate) async fn read(
     let PartitionResponse::Changes { lsn, page } = response else {
         unreachable!("a feed is answered with a page");
     };
-    session.check(partition.range, lsn)?;
     let mut work = page.work;
     work.first_page = true;
     let reply = if page.rows.is_empty() {

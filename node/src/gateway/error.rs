@@ -60,9 +60,6 @@ pub(crate) enum ApiError {
     /// What should hold the resource does not exist.
     #[error("Owner resource does not exist.")]
     OwnerNotFound,
-    /// The client has seen more than this account ever wrote.
-    #[error("The read session is not available for the input session token.")]
-    SessionNotAvailable,
     /// The resource is there, but cannot be used that way.
     #[error("The method {method} is not allowed on this resource.")]
     MethodNotAllowed {
@@ -126,7 +123,6 @@ impl ApiError {
                 (StatusCode::NOT_FOUND, 0, "NotFound")
             }
             ApiError::OwnerNotFound => (StatusCode::NOT_FOUND, 1003, "NotFound"),
-            ApiError::SessionNotAvailable => (StatusCode::NOT_FOUND, 1002, "NotFound"),
             ApiError::MethodNotAllowed { .. } => {
                 (StatusCode::METHOD_NOT_ALLOWED, 0, "MethodNotAllowed")
             }

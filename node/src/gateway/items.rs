@@ -19,7 +19,7 @@ use super::headers::Content;
 use super::path::ContainerPath;
 use super::reply::{DataHeaders, Reply};
 use super::resolve::Resolved;
-use super::session::Session;
+use super::session;
 use super::{Call, Gateway};
 use crate::partition::{PartitionRequest, PartitionResponse};
 
@@ -90,7 +90,7 @@ pub(crate) async fn read(
     path: &ContainerPath,
     segment: &str,
 ) -> Result<Reply, Failure> {
-    let session = Session::of(&call.headers)?;
+    session::check(&call.headers)?;
     let precondition = call.headers.precondition()?;
     let resolved = gateway.container(call, path).await?;
     let key = locate(gateway, call, &resolved, segment).await?;
@@ -100,7 +100,6 @@ pub(crate) async fn read(
     let PartitionResponse::Read { lsn, item } = response else {
         unreachable!("a read is answered with an item or none");
     };
-    session.check(partition.range, lsn)?;
     let headers = resolved.headers().at(partition.range, lsn);
     let Some(item) = item else { return Err(missing(headers)) };
     let headers = headers.item(item.stamp.lsn);

@@ -24,7 +24,7 @@ use super::error::{ApiError, Failure};
 use super::path::ContainerPath;
 use super::reply::{DataHeaders, Reply, envelope};
 use super::resolve::Resolved;
-use super::session::Session;
+use super::session;
 use super::{Call, Gateway};
 use crate::clock;
 use crate::partition::{PartitionRequest, PartitionResponse, QueryRequest};
@@ -116,7 +116,6 @@ struct Run<'a> {
     call: &'a Call,
     question: Question,
     targets: Vec<Arc<PartitionRecord>>,
-    session: Session,
     limit: usize,
     charge: Charge,
     headers: DataHeaders,
@@ -167,12 +166,12 @@ async fn run(
     }
     let tokens = Tokens::new(gateway.node.cluster(), &question);
     let position = call.headers.continuation()?.map(|token| tokens.read(token)).transpose()?;
+    session::check(&call.headers)?;
     let mut run = Run {
         gateway,
         call,
         targets: targets(resolved, &question)?,
         question,
-        session: Session::of(&call.headers)?,
         limit: call.headers.page_rows()?,
         charge: Charge::ZERO,
         headers: resolved.headers(),
@@ -261,7 +260,6 @@ impl Run<'_> {
     ) -> Result<Page, Failure> {
         match response {
             PartitionResponse::Page { lsn, page } => {
-                self.session.check(partition.range, lsn)?;
                 self.headers.sessions.push((partition.range, lsn));
                 let mut work = page.work;
                 work.first_page = first_page;
@@ -275,7 +273,8 @@ impl Run<'_> {
             | PartitionResponse::Changes { .. }
             | PartitionResponse::Cleared(_)
             | PartitionResponse::PolicySet(_)
-            | PartitionResponse::Statistics(_) => unreachable!("a query is answered with a page"),
+            | PartitionResponse::Statistics(_)
+            | PartitionResponse::TtlStatus(_) => unreachable!("a query is answered with a page"),
         }
     }
 

@@ -11,7 +11,9 @@ use ephemeris_store::command::{ItemWrite, Refused, Written};
 use ephemeris_store::ids::{ItemNumber, NodeId};
 use ephemeris_store::ids::{Lsn, ReplicaId};
 use ephemeris_store::item::{Item, ItemKey, LogicalPartition, Stamp};
+use ephemeris_store::partition::Backlog;
 use ephemeris_store::query::{Page, PageLimits, Parameters, QueryError, Resume, Scope};
+use ephemeris_store::time::{Millis, Seconds};
 use ephemeris_store::ttl::{PolicyEpoch, TtlPolicy};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -43,6 +45,8 @@ pub(crate) enum PartitionRequest {
     Clear(LogicalPartition),
     /// How much there is.
     Statistics,
+    /// What expires, and what waits to be swept.
+    TtlStatus,
 }
 
 /// One page of a query at one partition.
@@ -110,6 +114,8 @@ pub(crate) enum PartitionResponse {
     PolicySet(PolicyEpoch),
     /// How much there is.
     Statistics(PartitionStatistics),
+    /// What expires, and what waits to be swept.
+    TtlStatus(TtlStatus),
 }
 
 /// An item on its way to the gateway.
@@ -135,6 +141,27 @@ pub(crate) struct PartitionStatistics {
     pub(crate) items: u64,
     /// Bytes of their bodies.
     pub(crate) bytes: u64,
+}
+
+/// What expires in a partition, as its leader knows.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct TtlStatus {
+    /// The policy in force.
+    pub(crate) policy: TtlPolicy,
+    /// Items with rows.
+    pub(crate) items: u64,
+    /// Those of them that are dead.
+    pub(crate) backlog: Backlog,
+    /// When something falls due, at the earliest.
+    pub(crate) due: Option<Seconds>,
+    /// The partition clock.
+    pub(crate) clock: Millis,
+    /// The node's clock, at the latest.
+    pub(crate) now: Millis,
+    /// True if something may expire by the node's clock.
+    pub(crate) clock_is_sure: bool,
+    /// True while the dead are kept after a jump of the clock.
+    pub(crate) keeps_the_dead: bool,
 }
 
 /// Why a partition did not answer.

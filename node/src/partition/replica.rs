@@ -42,7 +42,7 @@ pub(crate) struct ReplicaContext {
     /// The node's clock.
     pub(crate) clock: SharedClock,
     /// How long expired items are kept after a jump of the clock.
-    pub(crate) purge_grace: Duration,
+    pub(crate) purge_grace: Millis,
     /// The catalog.
     pub(crate) directory: Directory,
     /// Owner of the node's tasks.
@@ -118,6 +118,7 @@ pub(crate) async fn start_replica(
         context.clock.clone(),
         context.directory.clone(),
         context.storage.executor,
+        context.purge_grace,
     );
     let (sender, receiver) = watch::channel(record);
     let tasks = context.tasks.child();
@@ -191,12 +192,12 @@ impl Actor {
             directory: self.context.directory.clone(),
             record: self.record.clone(),
         };
-        let grace = u64::try_from(self.context.purge_grace.as_millis());
         let sweeper = Sweeper {
             service: self.service.clone(),
+            directory: self.context.directory.clone(),
             clock: self.context.clock.clone(),
             executor: self.context.storage.executor,
-            grace: Millis(grace.expect("a setting of seconds fits")),
+            grace: self.context.purge_grace,
             term,
         };
         tasks.spawn("leader", async move {

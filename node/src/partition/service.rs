@@ -6,6 +6,7 @@
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ephemeris_raft::{Executor, Group, ProposeError, ReadError};
 use ephemeris_store::change_feed::{FeedOutcome, FeedStart, read_changes};
@@ -15,13 +16,13 @@ use ephemeris_store::engine::Fault;
 use ephemeris_store::item::{ItemKey, LogicalPartition};
 use ephemeris_store::partition::Partition;
 use ephemeris_store::query::{CompiledQuery, PageOutcome, run_page};
-use ephemeris_store::time::Millis;
+use ephemeris_store::time::{Millis, Seconds};
 use ephemeris_store::ttl::{Life, PolicyEpoch, TtlPolicy};
 use tokio::sync::Mutex;
 
 use super::{
     ChangesRequest, PartitionError, PartitionRequest, PartitionResponse, PartitionStatistics,
-    QueryRequest,
+    QueryRequest, TtlStatus,
 };
 use crate::clock::{self, SharedClock, Trust};
 use crate::placement::Directory;
@@ -29,6 +30,8 @@ use crate::placement::Directory;
 /// How often a read looks again after advancing the clock: an item can be written anew meanwhile.
 const LOOKS_MAX: u32 = 5;
 
+/// Rows looked at to count what waits to be swept.
+const BACKLOG_ROWS_MAX: u64 = 100_000;
 /// Items removed by one entry when a logical partition is cleared: bounds the time of one apply.
 const CLEARED_AT_ONCE: NonZeroU32 = NonZeroU32::new(256).expect("not zero");
 
@@ -39,6 +42,9 @@ pub(crate) struct PartitionService {
     clock: SharedClock,
     directory: Directory,
     executor: Executor,
+    purge_grace: Millis,
+    /// How many requests came from clients: the sweeper makes room for them.
+    requests: Arc<AtomicU64>,
     /// Lets one reader at a time advance the partition clock; the others find it advanced.
     advancing: Arc<Mutex<()>>,
 }
@@ -65,8 +71,22 @@ impl PartitionService {
         clock: SharedClock,
         directory: Directory,
         executor: Executor,
+        purge_grace: Millis,
     ) -> Self {
-        Self { group, clock, directory, executor, advancing: Arc::default() }
+        Self {
+            group,
+            clock,
+            directory,
+            executor,
+            purge_grace,
+            requests: Arc::default(),
+            advancing: Arc::default(),
+        }
+    }
+
+    /// How many requests came from clients so far.
+    pub(crate) fn requests_seen(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
     }
 
     /// The replica.
@@ -79,6 +99,7 @@ impl PartitionService {
         &self,
         request: PartitionRequest,
     ) -> Result<PartitionResponse, PartitionError> {
+        self.requests.fetch_add(1, Ordering::Relaxed);
         match request {
             PartitionRequest::Write(writes) => self.write(writes).await,
             PartitionRequest::Read(key) => self.read(key).await,
@@ -92,6 +113,7 @@ impl PartitionService {
             PartitionRequest::SetTtlPolicy { epoch, policy } => {
                 self.set_ttl_policy(epoch, policy).await.map(PartitionResponse::PolicySet)
             }
+            PartitionRequest::TtlStatus => self.ttl_status().await,
             PartitionRequest::Statistics => {
                 self.group.read_barrier().await?;
                 let state = self.group.machine().state();
@@ -152,7 +174,7 @@ impl PartitionService {
             let fetched = machine.fetch(&key)?;
             let lsn = fetched.lsn();
             // After the fetch: a clock read before could pass a version that was dead on arrival.
-            let item = match fetched.judge(self.clock.now().interval.hi()) {
+            let item = match fetched.judge(self.clock.now().latest()) {
                 Life::Alive => fetched.into_item(),
                 Life::Dead => None,
                 Life::InDoubt(expiry) => {
@@ -212,7 +234,7 @@ impl PartitionService {
             let lsn = view.state().lsn();
             // Once the clock was advanced the page is judged at it, where nothing is in doubt.
             let hi = match instant {
-                None => self.clock.now().interval.hi(),
+                None => self.clock.now().latest(),
                 Some(_) => view.state().ttl().clock(),
             };
             let (request, query, key) = (request.clone(), query.clone(), rules.key().clone());
@@ -258,7 +280,7 @@ impl PartitionService {
             let view = self.group.machine().snapshot();
             let lsn = view.state().lsn();
             let hi = match instant.take() {
-                None => self.clock.now().interval.hi(),
+                None => self.clock.now().latest(),
                 Some(()) => view.state().ttl().clock(),
             };
             let (scope, key) = (scope.clone(), key.clone());
@@ -275,6 +297,24 @@ impl PartitionService {
                 }
             }
         }
+    }
+
+    async fn ttl_status(&self) -> Result<PartitionResponse, PartitionError> {
+        self.group.read_barrier().await?;
+        let (machine, now) = (self.group.machine(), self.clock.now());
+        let (view, spec) = (machine.snapshot(), *machine.spec());
+        let state = *view.state();
+        let backlog = self.executor.run(move || view.backlog(&spec, BACKLOG_ROWS_MAX)).await?;
+        Ok(PartitionResponse::TtlStatus(TtlStatus {
+            policy: state.ttl().policy(),
+            items: state.items(),
+            backlog,
+            due: machine.due().filter(|due| *due > Seconds(0)),
+            clock: state.ttl().clock(),
+            now: now.interval.hi(),
+            clock_is_sure: now.is_sure(),
+            keeps_the_dead: state.ttl().keeps_the_dead(self.purge_grace),
+        }))
     }
 
     /// Removes a logical partition's items, some with every entry, until there are none.

@@ -110,6 +110,10 @@ impl Draft {
                 self.register_node(node, directory, peer, url, founder)
             }
             CatalogCommand::ForgetNode { node } => self.forget_node(node),
+            CatalogCommand::SetSweeping(sweeping) => {
+                self.state.header.sweeping = sweeping;
+                Ok(Created::Nothing)
+            }
             CatalogCommand::CreateDatabase { name, throughput } => {
                 self.create_database(name, throughput)
             }

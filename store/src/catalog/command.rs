@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::state::{ClusterId, ScriptKind};
+use super::state::{ClusterId, ScriptKind, Sweeping};
 use super::throughput::Throughput;
 use crate::command::Precondition;
 use crate::ids::{ContainerNumber, DatabaseNumber, GroupId, Lsn, NodeId, ReplicaId, ResourceName};
@@ -49,6 +49,8 @@ pub enum CatalogCommand {
         /// Its number.
         node: NodeId,
     },
+    /// Starts or stops the sweepers of all partitions; what has expired stays invisible either way.
+    SetSweeping(Sweeping),
     /// Creates a database.
     CreateDatabase {
         /// Its name.

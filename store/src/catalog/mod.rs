@@ -18,7 +18,7 @@ pub use command::{
 pub use definition::{ContainerDefinition, InvalidDefinition};
 pub use state::{
     CatalogState, ClusterId, Container, Database, NodeRecord, Offer, OfferTarget, PartitionRecord,
-    Resource, Script, ScriptKind,
+    Resource, Script, ScriptKind, Sweeping,
 };
 pub use throughput::{InvalidThroughput, PARTITION_RU_AT_CREATION, Throughput};
 

@@ -171,6 +171,17 @@ pub(super) struct Header {
     pub(super) databases_created: u32,
     pub(super) groups_created: u64,
     pub(super) offers_created: u32,
+    pub(super) sweeping: Sweeping,
+}
+
+/// Whether dead items are removed from disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Sweeping {
+    /// As they fall due.
+    #[default]
+    Running,
+    /// Not until an operator says so.
+    Paused,
 }
 
 /// Everything the catalog says, at one moment.
@@ -301,6 +312,11 @@ impl CatalogState {
     /// The cluster, once it was formed.
     pub fn cluster(&self) -> Option<ClusterId> {
         self.header.cluster
+    }
+
+    /// Whether dead items are removed from disk.
+    pub fn sweeping(&self) -> Sweeping {
+        self.header.sweeping
     }
 
     /// The nodes by number.

@@ -6,6 +6,7 @@
 //! or nothing of it.
 
 mod apply;
+mod backlog;
 mod due;
 mod read;
 mod sweep;
@@ -14,6 +15,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use serde::{Deserialize, Serialize};
 
+pub use backlog::Backlog;
 pub use read::{Fetched, PartitionView};
 
 use crate::engine::{Batch, Engine, Fault, KeyRange, Read, Table};

@@ -1,0 +1,51 @@
+//! Prints what expires where.
+
+use serde_json::Value;
+
+use super::status::{list, text};
+
+/// Prints the answer of `/admin/ttl`, for people or as it is.
+pub(super) fn print(status: &Value, as_json: bool) -> anyhow::Result<()> {
+    if as_json {
+        println!("{}", serde_json::to_string_pretty(status)?);
+        return Ok(());
+    }
+    println!("sweeping {}", text(&status["sweeping"]));
+    println!(
+        "\n{:<40} {:>10} {:>9} {:>9} {:>10} {:>9}  notes",
+        "partition", "defaultTtl", "items", "backlog", "overdue s", "due in s"
+    );
+    for row in list(&status["partitions"]) {
+        let name = format!(
+            "{}/{} range {}",
+            text(&row["database"]),
+            text(&row["container"]),
+            text(&row["range"])
+        );
+        let plus = if row["backlogIsMore"] == true { "+" } else { "" };
+        println!(
+            "{name:<40} {:>10} {:>9} {:>9} {:>10} {:>9}  {}",
+            text(&row["defaultTtl"]),
+            text(&row["items"]),
+            text(&row["backlog"]) + plus,
+            text(&row["oldestOverdueS"]),
+            text(&row["nextDueS"]),
+            notes(row),
+        );
+    }
+    Ok(())
+}
+
+fn notes(row: &Value) -> String {
+    let mut notes = Vec::new();
+    if !row["error"].is_null() {
+        notes.push(text(&row["error"]));
+    }
+    if row["keptAfterJump"] == true {
+        notes.push("kept after a jump of the clock".to_string());
+    }
+    if row["clockIsSure"] == false {
+        notes.push("CLOCK UNSURE: nothing expires".to_string());
+    }
+    notes.join("; ")
+}
