@@ -51,6 +51,9 @@ pub(crate) struct Arguments {
     /// Time to store the items that expire together, in seconds; 1 for 5000 items without it.
     #[arg(long)]
     pub(crate) load_seconds: Option<u64>,
+    /// How long removing expired items is watched, in seconds; longer ones are not told.
+    #[arg(long, default_value_t = 300)]
+    pub(crate) drain_seconds: u64,
     /// Send to nodes that do not lead, which forward.
     #[arg(long)]
     pub(crate) forwarded: bool,

@@ -121,7 +121,8 @@ impl Report {
     }
 }
 
-fn shown(number: Option<f64>, digits: usize) -> String {
+/// A number, or a dash if there is none.
+pub(crate) fn shown(number: Option<f64>, digits: usize) -> String {
     number.map_or_else(|| "-".to_string(), |number| format!("{number:.digits$}"))
 }
 

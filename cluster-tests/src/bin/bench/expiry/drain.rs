@@ -13,8 +13,6 @@ use super::due::Due;
 
 /// Pause between two looks; what a drain's length is exact to.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How long removing all due items may take.
-const DRAIN_DEADLINE: Duration = Duration::from_mins(30);
 /// How long replicas may take to start, or lag behind what was acknowledged.
 const LEVEL_DEADLINE: Duration = Duration::from_secs(30);
 
@@ -44,40 +42,40 @@ impl Replicas {
 
     /// Waits until every replica stores exactly so many items more than at first.
     pub(super) async fn await_level(&self, more: u64) -> anyhow::Result<()> {
-        self.wait(LEVEL_DEADLINE, |first, now| now == first + more).await
+        if self.wait(LEVEL_DEADLINE, |first, now| now == first + more).await {
+            return Ok(());
+        }
+        let now = Status::of(&self.node).await.and_then(|seen| stored(&seen, &self.container));
+        bail!("replicas stored {:?}, should have {more} more, and store {now:?}", self.first)
     }
 
-    /// Waits until no replica stores more than at first, but for what was sent since; answers when
-    /// that was.
+    /// Waits until no replica stores more than at first, but for what was sent since; answers how
+    /// long after the due second that was, or nothing if it was not within `limit`.
     ///
     /// What was sent may not be stored yet, which hides as many due items as there are requests
     /// under way, or entries a follower lags behind: few.
     pub(super) async fn await_drained(
         &self,
         due: Due,
+        limit: Duration,
         sent: &AtomicU64,
-    ) -> anyhow::Result<Duration> {
+    ) -> Option<Duration> {
         tokio::time::sleep(due.remaining()).await;
         let drained = |first, now| now <= first + sent.load(Ordering::SeqCst);
-        self.wait(DRAIN_DEADLINE, drained).await?;
-        Ok(due.elapsed())
+        self.wait(limit, drained).await.then(|| due.elapsed())
     }
 
-    async fn wait(
-        &self,
-        deadline: Duration,
-        good: impl Fn(u64, u64) -> bool,
-    ) -> anyhow::Result<()> {
+    /// True once every replica is good; false if that takes too long.
+    async fn wait(&self, limit: Duration, good: impl Fn(u64, u64) -> bool) -> bool {
         let started = clock::monotonic();
         loop {
             let status = Status::of(&self.node).await;
             let now = status.and_then(|status| stored(&status, &self.container));
             if now.as_ref().is_some_and(|now| all(&self.first, now, &good)) {
-                return Ok(());
+                return true;
             }
-            if started.elapsed() > deadline {
-                let first = &self.first;
-                bail!("replicas stored {first:?} items at first, and store {now:?} now");
+            if started.elapsed() > limit {
+                return false;
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use super::readers::Seen;
-use crate::report::Run;
+use crate::report::{Run, shown};
 
 /// A peak of expiry: one round under load and one without.
 #[derive(Clone, Debug, Serialize)]
@@ -24,27 +24,22 @@ pub(crate) struct Expiry {
     early: u64,
     /// Reads with another answer, by status; 0 stands for a broken connection.
     unexpected: BTreeMap<u16, u64>,
-    /// From the due second until no replica stores a due item, with nobody asking for anything.
-    #[serde(rename = "drain_idle_seconds", serialize_with = "as_seconds")]
-    drain_idle: Duration,
+    /// Seconds from the due second until no replica stores a due item, with nobody asking for
+    /// anything; none if it was not watched for so long.
+    drain_idle_seconds: Option<f64>,
     /// The same while creates go on.
-    #[serde(rename = "drain_loaded_seconds", serialize_with = "as_seconds")]
-    drain_loaded: Duration,
+    drain_loaded_seconds: Option<f64>,
     /// Creates a second while due items are removed, next to before.
     creates_ratio: f64,
     /// The same of the latency that 99 of 100 creates do not exceed.
     p99_ratio: f64,
 }
 
-/// How long removing the due items took.
+/// How long removing the due items took, if it was seen to end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Drains {
-    pub(super) idle: Duration,
-    pub(super) loaded: Duration,
-}
-
-fn as_seconds<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_f64(duration.as_secs_f64())
+    pub(super) idle: Option<Duration>,
+    pub(super) loaded: Option<Duration>,
 }
 
 impl Expiry {
@@ -59,8 +54,8 @@ impl Expiry {
             visible,
             early,
             unexpected,
-            drain_idle: drains.idle,
-            drain_loaded: drains.loaded,
+            drain_idle_seconds: drains.idle.map(|took| took.as_secs_f64()),
+            drain_loaded_seconds: drains.loaded.map(|took| took.as_secs_f64()),
             creates_ratio: ratio(drain.per_second, steady.per_second),
             p99_ratio: ratio(drain.p99.as_secs_f64(), steady.p99.as_secs_f64()),
         }
@@ -94,15 +89,15 @@ impl fmt::Display for Expiry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{:<9} {:>5} {:>9} {:>9} {:>9} {:>9} {:>9.2} {:>9.2} {:>9.2} {:>9.2}",
+            "{:<9} {:>5} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9.2} {:>9.2}",
             "",
             self.concurrency,
             self.items,
             self.reads,
             self.visible,
             self.early,
-            self.drain_idle.as_secs_f64(),
-            self.drain_loaded.as_secs_f64(),
+            shown(self.drain_idle_seconds, 2),
+            shown(self.drain_loaded_seconds, 2),
             self.creates_ratio,
             self.p99_ratio,
         )?;
@@ -119,7 +114,7 @@ mod tests {
     use crate::report::{Server, tests::run};
 
     fn outcome(seen: Seen) -> Expiry {
-        let drains = Drains { idle: Duration::from_secs(2), loaded: Duration::from_millis(8500) };
+        let drains = Drains { idle: None, loaded: Some(Duration::from_millis(8500)) };
         let steady = run(Server::Ephemeris, 1000.0, 40);
         let drain = Run { p99: 2 * steady.p99, ..run(Server::Ephemeris, 900.0, 40) };
         Expiry::new(70, seen, drains, &steady, &drain)
@@ -130,9 +125,10 @@ mod tests {
         let outcome = outcome(Seen { reads: 9, ..Seen::default() });
         let line = outcome.to_string();
         let cells: Vec<&str> = line.split_whitespace().collect();
-        assert_eq!(cells, ["4", "70", "9", "0", "0", "2.00", "8.50", "0.90", "2.00"]);
+        assert_eq!(cells, ["4", "70", "9", "0", "0", "-", "8.50", "0.90", "2.00"]);
         let json = serde_json::to_value(&outcome).unwrap();
         assert_eq!(json["drain_loaded_seconds"], 8.5);
+        assert!(json["drain_idle_seconds"].is_null());
         assert_eq!(json["creates_ratio"], 0.9);
     }
 
