@@ -122,6 +122,9 @@ fn t65_expiry_is_exact_and_irreversible_whatever_clocks_and_leaders_do() {
 }
 
 fn simulate(seed: u64) {
+    // `RUST_LOG=debug` shows what happens inside.
+    let filter = tracing_subscriber::EnvFilter::from_default_env();
+    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init();
     seed_randomness(seed);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()

@@ -21,7 +21,7 @@ use crate::clock::{self, SharedClock};
 use crate::placement::Directory;
 
 /// Items removed by one entry, at first and at most.
-const BATCH_ITEMS: NonZeroU32 = NonZeroU32::new(100).expect("not zero");
+const BATCH_ITEMS: NonZeroU32 = NonZeroU32::new(500).expect("not zero");
 const BATCH_ITEMS_MAX: NonZeroU32 = NonZeroU32::new(2000).expect("not zero");
 /// An entry that takes longer than this, replication included, is followed by a smaller one; one
 /// that takes less than half of it by a larger one. So applying it takes less.
@@ -30,6 +30,8 @@ const BATCH_TIME_MAX: Duration = Duration::from_millis(10);
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// Pause after a batch, in times what it took, while requests come.
 const REST_FACTOR: u32 = 9;
+/// Longest such pause: a proposal that waited for the network was not busy meanwhile.
+const REST_MAX: Duration = Duration::from_millis(500);
 /// A proposal that a leader cut off from the others has taken may never come to anything; a second one
 /// does no harm.
 const PROPOSAL_DEADLINE: Duration = Duration::from_secs(10);
@@ -127,7 +129,7 @@ impl Sweeper {
             // Something fell due that apply did not take for dead: nobody vouched for the time yet.
             tokio::time::sleep(RETRY_PAUSE).await;
         } else if self.service.requests_seen() != asked_before {
-            tokio::time::sleep(took * REST_FACTOR).await;
+            tokio::time::sleep((took * REST_FACTOR).min(REST_MAX)).await;
         }
         adapted(limit, took)
     }

@@ -72,8 +72,9 @@ fn table_options(cache: &Cache, options: RocksOptions) -> Options {
     blocks.set_block_cache(cache);
     blocks.set_block_size(8 << 10);
     blocks.set_bloom_filter(10.0, false);
-    blocks.set_cache_index_and_filter_blocks(true);
-    blocks.set_pin_l0_filter_and_index_blocks_in_cache(true);
+    // Indexes and filters stay in memory with their open files: in the cache, which is small, a large
+    // file's index would be read and decompressed again for every lookup.
+    blocks.set_cache_index_and_filter_blocks(false);
     blocks.set_format_version(5);
     let mut table = Options::default();
     table.set_block_based_table_factory(&blocks);
