@@ -20,7 +20,9 @@ const SAMPLE_MICROS_MAX: i64 = 60_000_000;
 /// so for as long: a clock that was wrong a moment ago must not vouch for another that is wrong now.
 const STEP_MICROS: i64 = 5_000_000;
 /// How wrong a clock that counts as right may be: the first of these with which a majority agrees.
-const ERRORS_MICROS: [i64; 4] = [10_000, 50_000, 250_000, 1_000_000];
+const ERRORS_MICROS: [i64; 3] = [10_000, 50_000, 250_000];
+/// The same for a step: clocks that were set by the same hand agree well.
+const STEP_ERRORS_MICROS: [i64; 2] = [10_000, 50_000];
 
 /// Microseconds of time since boot, or of an offset from it.
 pub(super) type Micros = i64;
@@ -123,7 +125,8 @@ impl Agreement {
             self.samples(now).map(|(_, bounds)| bounds).chain([own]).collect();
         let majority = nodes / 2 + 1;
         let unknown = nodes.saturating_sub(clocks.len());
-        let region = within_errors(&clocks, majority.saturating_sub(unknown));
+        let least = majority.saturating_sub(unknown);
+        let region = within_errors(&clocks, least, &ERRORS_MICROS);
         let carried = self.settled.map(|settled| settled.as_of(now));
         let agreed = match (region, carried) {
             (Some(region), Some(carried)) => match region.meet(carried) {
@@ -154,7 +157,7 @@ impl Agreement {
         }
         let fresh = self.others.values().filter(|known| now - known.at <= STEP_MICROS);
         let clocks: Vec<Bounds> = fresh.map(|known| known.as_of(now)).chain([own]).collect();
-        let region = within_errors(&clocks, majority)?;
+        let region = within_errors(&clocks, majority, &STEP_ERRORS_MICROS)?;
         self.contradicted = None;
         Some(region)
     }
@@ -171,8 +174,8 @@ impl Agreement {
 }
 
 /// Where at least so many clocks agree, each being as wrong as it takes, but no more.
-fn within_errors(clocks: &[Bounds], least: usize) -> Option<Bounds> {
-    ERRORS_MICROS.iter().find_map(|error| {
+fn within_errors(clocks: &[Bounds], least: usize, errors: &[Micros]) -> Option<Bounds> {
+    errors.iter().find_map(|error| {
         let widened: Vec<Bounds> = clocks.iter().map(|clock| clock.widened(*error)).collect();
         covered(&widened, least)
     })
