@@ -121,13 +121,16 @@ impl Agreement {
         width_max: Micros,
         now: Micros,
     ) -> Settled {
-        let clocks: Vec<Bounds> =
-            self.samples(now).map(|(_, bounds)| bounds).chain([own]).collect();
+        let carried = self.settled.map(|settled| settled.as_of(now));
+        // With nothing to hold an old sample against, only fresh ones count.
+        let clocks: Vec<Bounds> = match carried {
+            Some(_) => self.samples(now).map(|(_, bounds)| bounds).chain([own]).collect(),
+            None => self.fresh(now).chain([own]).collect(),
+        };
         let majority = nodes / 2 + 1;
         let unknown = nodes.saturating_sub(clocks.len());
         let least = majority.saturating_sub(unknown);
         let region = within_errors(&clocks, least, &ERRORS_MICROS);
-        let carried = self.settled.map(|settled| settled.as_of(now));
         let agreed = match (region, carried) {
             (Some(region), Some(carried)) => match region.meet(carried) {
                 Some(both) => {
@@ -149,14 +152,19 @@ impl Agreement {
         }
     }
 
+    /// Bounds by samples of the last seconds.
+    fn fresh(&self, now: Micros) -> impl Iterator<Item = Bounds> + '_ {
+        let fresh = self.others.values().filter(move |known| now - known.at <= STEP_MICROS);
+        fresh.map(move |known| known.as_of(now))
+    }
+
     /// Where the clocks were set to, if that can be believed by now.
     fn step(&mut self, own: Bounds, majority: usize, now: Micros) -> Option<Bounds> {
         let since = *self.contradicted.get_or_insert(now);
         if now - since < STEP_MICROS {
             return None;
         }
-        let fresh = self.others.values().filter(|known| now - known.at <= STEP_MICROS);
-        let clocks: Vec<Bounds> = fresh.map(|known| known.as_of(now)).chain([own]).collect();
+        let clocks: Vec<Bounds> = self.fresh(now).chain([own]).collect();
         let region = within_errors(&clocks, majority, &STEP_ERRORS_MICROS)?;
         self.contradicted = None;
         Some(region)
