@@ -272,12 +272,12 @@ impl Node {
     ) -> Attempt {
         if target != self.node_id() {
             return match self.send(target, request, left.max(ATTEMPT_MIN)).await {
-                Ok(response) => judge(response, repeat),
+                Ok(response) => judge(request, response, repeat),
                 Err(error) => no_answer(&error, repeat),
             };
         }
         match tokio::time::timeout(left, self.answer(target, request.clone())).await {
-            Ok(response) => judge(response, repeat),
+            Ok(response) => judge(request, response, repeat),
             // Dropped in the middle: a write may have been executed.
             Err(_) => match repeat {
                 Repeat::Freely => Attempt::Again(None),
@@ -362,7 +362,13 @@ impl Node {
 }
 
 /// What an answer means for the attempt.
-fn judge(response: NodeResponse, repeat: Repeat) -> Attempt {
+fn judge(request: &NodeRequest, response: NodeResponse, repeat: Repeat) -> Attempt {
+    if let (NodeRequest::Partition(_, request), NodeResponse::Partition(Ok(answer))) =
+        (request, &response)
+        && !request.is_answered_by(answer)
+    {
+        return Attempt::Failed(unexpected(&response));
+    }
     let error = match &response {
         NodeResponse::Partition(Err(error))
         | NodeResponse::Catalog(Err(error))

@@ -9,7 +9,7 @@ use crate::charge::QueryWork;
 use crate::engine::{Fault, KeyRange, Table};
 use crate::ids::Lsn;
 use crate::item::{FeedPosition, FeedRow, Item, feed_key, feed_position};
-use crate::partition::{PartitionSpec, PartitionView};
+use crate::partition::{PageOutcome, PartitionSpec, PartitionView};
 use crate::partition_key::KeyDefinition;
 use crate::query::{PageLimits, Scope};
 use crate::time::{Millis, Seconds};
@@ -41,15 +41,6 @@ pub struct FeedPage {
     pub work: QueryWork,
 }
 
-/// A page, or the reason why there is none yet.
-#[derive(Clone, Debug)]
-pub enum FeedOutcome {
-    /// The page.
-    Page(FeedPage),
-    /// An item may have expired at this second: advance the partition clock and read again.
-    InDoubt(Seconds),
-}
-
 /// Reads one page of changes from a partition's view, judging life at `hi`.
 pub fn read_changes(
     view: &PartitionView,
@@ -59,7 +50,7 @@ pub fn read_changes(
     scope: &Scope,
     limits: PageLimits,
     hi: Millis,
-) -> Result<FeedOutcome, Fault> {
+) -> Result<PageOutcome<FeedPage>, Fault> {
     let first = match start {
         FeedStart::Beginning => Lsn(0),
         FeedStart::Now => Lsn(view.state().lsn().0 + 1),
@@ -73,15 +64,16 @@ pub fn read_changes(
         let (row_key, row) = row?;
         let (position, row) = (feed_position(&row_key)?, FeedRow::decode(&row)?);
         let full = page.rows.len() >= limits.rows || bytes >= limits.bytes;
-        let in_transaction = last == Some(position.lsn);
-        if (full || looked_at >= limits.items) && !in_transaction {
+        // A page ends between transactions, and not before it has looked at one.
+        let may_end = last.is_some_and(|last| last != position.lsn);
+        if may_end && (full || looked_at >= limits.items) {
             page.more = true;
             break;
         }
         (looked_at, last) = (looked_at + 1, Some(position.lsn));
         match view.state().ttl().judge(row.ttl, row.ts, hi) {
             Life::Dead => continue,
-            Life::InDoubt(expiry) => return Ok(FeedOutcome::InDoubt(expiry)),
+            Life::InDoubt(expiry) => return Ok(PageOutcome::InDoubt(expiry)),
             Life::Alive => {}
         }
         if !scope.admits(&row.item, key)? {
@@ -96,14 +88,10 @@ pub fn read_changes(
         bytes += json.len();
         page.rows.push(json.into());
     }
-    page.through = match (page.more, last) {
-        (true, Some(last)) => last,
-        (true, None) => unreachable!("a page that is full has looked at something"),
-        // A token from a partition that was rolled back would skip what is written next.
-        (false, _) => view.state().lsn(),
-    };
+    // A token from a partition that was rolled back would skip what is written next.
+    page.through = last.filter(|_| page.more).unwrap_or(view.state().lsn());
     page.work.rows = page.rows.len() as u64;
-    Ok(FeedOutcome::Page(page))
+    Ok(PageOutcome::Page(page))
 }
 
 fn with_lsn(item: &Item, spec: &PartitionSpec) -> Vec<u8> {

@@ -9,6 +9,7 @@ use crate::charge::Charge;
 use crate::document::Document;
 use crate::ids::{Etag, Lsn};
 use crate::item::{ItemKey, LogicalPartition, Stamp};
+use crate::partition::Retention;
 use crate::patch::{PatchFailure, PatchRequest};
 use crate::time::{ClockInterval, Millis};
 use crate::ttl::{InvalidTtl, PolicyEpoch, TtlPolicy, Vouchers};
@@ -29,12 +30,14 @@ pub struct Proposal {
 pub enum Command {
     /// Writes to items, all or none of them, at one instant.
     Write(Vec<ItemWrite>),
-    /// Sets the container's policy; ignored unless the epoch is newer.
+    /// Sets what the container's definition says; ignored unless the epoch is newer.
     SetTtlPolicy {
         /// Counts the container's policy changes.
         epoch: PolicyEpoch,
         /// The new policy.
         policy: TtlPolicy,
+        /// How long expiries are remembered for the change feed of all versions; none: not at all.
+        retention: Option<Retention>,
     },
     /// Moves the partition clock, so that what has expired is dead for everybody.
     AdvanceClock,
@@ -231,6 +234,8 @@ pub enum CommandEffect {
     Swept {
         /// How many.
         removed: u32,
+        /// How many records of expiries were dropped because their time is over.
+        trimmed: u32,
         /// True if there may be more.
         more: bool,
     },

@@ -101,6 +101,9 @@ impl ChildKind {
 }
 
 impl ItemNumber {
+    /// Behind every number there can be.
+    pub const MAX: ItemNumber = ItemNumber((1 << (ITEM_COUNT_BITS + 8)) - 1);
+
     /// The `count`-th item ever created in `slot` by one partition.
     pub fn new(slot: u8, count: u64) -> Self {
         assert!(count < 1 << ITEM_COUNT_BITS, "a partition never numbers 2^52 items");

@@ -276,34 +276,6 @@ impl ContainerKeys {
         key
     }
 
-    /// The row in `Table::Expiry` of an item with its own time to live.
-    pub fn expiry(self, expiry: Seconds, item: &ItemKey) -> Vec<u8> {
-        let mut key = self.expiry_from(item.slot(), expiry);
-        key.extend_from_slice(&item.as_bytes()[1..]);
-        key
-    }
-
-    /// The first possible row of `Table::Expiry` in this slot and second.
-    pub fn expiry_from(self, slot: u8, expiry: Seconds) -> Vec<u8> {
-        let mut key = self.key(&[slot], 96);
-        key.extend_from_slice(&expiry.0.to_be_bytes());
-        key
-    }
-
-    /// Takes a key of `Table::Expiry` apart.
-    pub fn expiry_of(self, key: &[u8]) -> Result<(Seconds, ItemKey), Fault> {
-        let parse = || {
-            let mut reader = KeyReader::new(key);
-            reader.take(self.prefix.len())?;
-            let slot = reader.u8()?;
-            let expiry = Seconds(reader.u64()?);
-            let mut item = vec![slot];
-            item.extend_from_slice(reader.rest());
-            Ok((expiry, ItemKey(item)))
-        };
-        parse().map_err(|error: MalformedKey| Fault::corrupt("expiry", error))
-    }
-
     /// The rows of a run of slots in a table whose keys start with container and slot.
     pub fn slots(self, table: Table, slots: SlotRange) -> KeyRange {
         let bound = |slot: u16| match u8::try_from(slot) {
@@ -370,6 +342,51 @@ pub fn feed_position(key: &[u8]) -> Result<FeedPosition, Fault> {
         Ok(FeedPosition { lsn: Lsn(reader.u64()?), operation: reader.u16()? })
     };
     parse().map_err(|error: MalformedKey| Fault::corrupt("feed", error))
+}
+
+/// A place in the order in which items with their own `ttl` die: by second, then by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct OwnExpiry {
+    /// The second.
+    pub second: Seconds,
+    /// The item.
+    pub number: ItemNumber,
+}
+
+impl OwnExpiry {
+    /// When and where an item with its own `ttl` dies; none for all others.
+    pub fn of(stamp: &Stamp) -> Option<Self> {
+        match stamp.ttl {
+            ItemTtl::Own(seconds) => {
+                Some(Self { second: stamp.ts.plus(seconds.get()), number: stamp.number })
+            }
+            ItemTtl::Inherit | ItemTtl::Never => None,
+        }
+    }
+
+    /// Behind every item that expires in this second.
+    pub fn end_of(second: Seconds) -> Self {
+        Self { second, number: ItemNumber::MAX }
+    }
+}
+
+/// The key in `Table::Expiry` of an item with its own time to live; it leads to the item's key.
+pub fn expiry_key(group: GroupId, expiry: OwnExpiry) -> Vec<u8> {
+    let mut key = Vec::with_capacity(25);
+    key.extend_from_slice(&group.0.to_be_bytes());
+    key.extend_from_slice(&expiry.second.0.to_be_bytes());
+    key.extend_from_slice(&expiry.number.0.to_be_bytes());
+    key
+}
+
+/// The place in a key of `Table::Expiry`.
+pub fn expiry_place(key: &[u8]) -> Result<OwnExpiry, Fault> {
+    let parse = || {
+        let mut reader = KeyReader::new(key);
+        reader.u64()?;
+        Ok(OwnExpiry { second: Seconds(reader.u64()?), number: ItemNumber(reader.u64()?) })
+    };
+    parse().map_err(|error: MalformedKey| Fault::corrupt("expiry", error))
 }
 
 impl FeedRow {
@@ -486,7 +503,6 @@ mod tests {
         let rows = [
             (Table::Items, keys.item(&item)),
             (Table::Numbers, keys.number(ItemNumber::new(item.slot(), 1))),
-            (Table::Expiry, keys.expiry(Seconds(5), &item)),
         ];
         for (table, row) in rows {
             assert!(contains(&keys.slots(table, inside), &row));
@@ -506,7 +522,8 @@ mod tests {
         assert!(item.parts(2).is_err());
         let keys = ContainerKeys::new(CONTAINER);
         assert_eq!(keys.item_of(&keys.item(&item)).unwrap(), item);
-        assert_eq!(keys.expiry_of(&keys.expiry(Seconds(9), &item)).unwrap(), (Seconds(9), item));
+        let expiry = OwnExpiry { second: Seconds(9), number: ItemNumber::new(item.slot(), 7) };
+        assert_eq!(expiry_place(&expiry_key(GroupId(1), expiry)).unwrap(), expiry);
     }
 
     proptest! {
@@ -526,7 +543,7 @@ mod tests {
             let _ = Item::decode(bytes.clone());
             let _ = FeedRow::decode(&bytes);
             let _ = feed_position(&bytes);
-            let _ = ContainerKeys::new(CONTAINER).expiry_of(&bytes);
+            let _ = expiry_place(&bytes);
         }
     }
 }

@@ -8,22 +8,22 @@ use std::fmt::Write as _;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use ephemeris_store::change_feed::{FeedOutcome, FeedStart, read_changes};
+use ephemeris_store::change_feed::{FeedStart, read_changes};
 use ephemeris_store::codec;
 use ephemeris_store::command::{
     Action, Command, CommandEffect, ItemWrite, Outcome, Precondition, Proposal,
 };
 use ephemeris_store::document::{DocumentRules, IdField};
-use ephemeris_store::engine::{Engine as _, MemoryEngine, Table};
+use ephemeris_store::engine::{Engine as _, KeyRange, MemoryEngine, Table};
 use ephemeris_store::ids::{ContainerNumber, DatabaseNumber, Etag, GroupId, ItemId, Lsn};
 use ephemeris_store::indexing::{self, IndexRules};
-use ephemeris_store::item::{FeedRow, ItemKey, LogicalPartition};
+use ephemeris_store::item::{FeedRow, Item, ItemKey, LogicalPartition, expiry_place};
 use ephemeris_store::machine::{Entry, LogId, Machine};
-use ephemeris_store::partition::{Partition, PartitionSpec};
+use ephemeris_store::partition::{PageOutcome, Partition, PartitionSpec, Retention};
 use ephemeris_store::partition_key::{KeyDefinition, KeyKind, PartitionKey, SlotRange};
 use ephemeris_store::patch::PatchRequest;
 use ephemeris_store::query::{
-    CompiledQuery, PageLimits, PageOutcome, Parameters, Projection, Scope, Value, run_page,
+    CompiledQuery, PageLimits, Parameters, Projection, Scope, Value, run_page,
 };
 use ephemeris_store::time::{ClockInterval, Millis, Seconds};
 use ephemeris_store::ttl::{Life, PolicyEpoch, TimeToLive, TtlPolicy, Vouchers};
@@ -126,7 +126,7 @@ impl Runner {
         ItemKey::new(&self.rules.key().place(&value), &value, &id)
     }
 
-    /// `container ttl=-1|N|off [epoch=N]`
+    /// `container ttl=-1|N|off [retention=MINUTES] [epoch=N]`
     fn container(&mut self, mut args: ArgumentConsumer<'_>) -> Answer {
         let policy = match args.take_key("ttl") {
             None | Some("off") => TtlPolicy::Off,
@@ -137,7 +137,9 @@ impl Runner {
         };
         self.epoch = args.take_key("epoch").map_or(Ok(self.epoch + 1), str::parse)?;
         let epoch = PolicyEpoch(self.epoch);
-        let outcome = self.propose(Command::SetTtlPolicy { epoch, policy })?;
+        let minutes = args.take_key("retention").map(str::parse).transpose()?;
+        let retention = minutes.and_then(NonZeroU32::new).map(Retention);
+        let outcome = self.propose(Command::SetTtlPolicy { epoch, policy, retention })?;
         let CommandEffect::PolicySet(epoch) = outcome.effect else { panic!("{outcome:?}") };
         let policy = match self.partition.state().ttl().policy() {
             TtlPolicy::Off => "off".to_string(),
@@ -221,8 +223,8 @@ impl Runner {
         let (view, spec) = (self.partition.snapshot(), *self.partition.spec());
         let (key, scope, hi) = (self.rules.key(), Scope::default(), self.now.hi());
         match read_changes(&view, &spec, key, start, &scope, limits, hi)? {
-            FeedOutcome::InDoubt(expiry) => Ok(format!("in doubt since {expiry}\n")),
-            FeedOutcome::Page(page) => {
+            PageOutcome::InDoubt(expiry) => Ok(format!("in doubt since {expiry}\n")),
+            PageOutcome::Page(page) => {
                 let mut text = String::new();
                 for row in &page.rows {
                     let row: serde_json::Value = serde_json::from_slice(row)?;
@@ -311,8 +313,11 @@ impl Runner {
         let limit = NonZeroU32::new(limit).ok_or("a sweep removes something")?;
         let grace = args.take_key("grace").map_or(Ok(Millis(0)), millis)?;
         let outcome = self.propose(Command::Sweep { limit, grace })?;
-        let CommandEffect::Swept { removed, more } = outcome.effect else { panic!("{outcome:?}") };
-        Ok(format!("removed {removed}{}\n", if more { ", more to do" } else { "" }))
+        let CommandEffect::Swept { removed, trimmed, more } = outcome.effect else {
+            panic!("{outcome:?}")
+        };
+        let trimmed = if trimmed > 0 { format!(", forgot {trimmed}") } else { String::new() };
+        Ok(format!("removed {removed}{trimmed}{}\n", if more { ", more to do" } else { "" }))
     }
 
     /// `query TEXT [max=N] [@name=JSON …]`: every page until there is no more.
@@ -370,11 +375,26 @@ impl Runner {
         Ok(String::new())
     }
 
+    /// `expiries`: what expired and is remembered.
+    fn expiries(&self) -> Answer {
+        let mut text = String::new();
+        for record in self.partition.snapshot().expiries(self.partition.spec()) {
+            let (position, record) = record?;
+            let item = Item::decode(record.version)?;
+            let body = String::from_utf8(item.body)?;
+            let place = format!("{}.{}", position.lsn, position.operation);
+            let (id, ts, removed) = (item_id(&record.key), item.stamp.ts, record.removed);
+            writeln!(text, "{id} at {place} → {body} _ts {ts}, removed {removed}")?;
+        }
+        Ok(text)
+    }
+
     /// `rows`: what physically lies in the tables.
     fn rows(&self) -> Answer {
         let view = self.partition.snapshot();
         let mut text = String::new();
-        for range in self.partition.ranges() {
+        let is_shown = |range: &KeyRange| range.table != Table::Expired;
+        for range in self.partition.ranges().into_iter().filter(is_shown) {
             let rows = view.rows(&range)?;
             let mut names: Vec<String> = rows
                 .iter()
@@ -383,10 +403,10 @@ impl Runner {
                     Table::Numbers => Ok(item_id(&ItemKey::from_bytes(value)?)),
                     Table::Items => Ok(item_id(&view.keys().item_of(key)?)),
                     Table::Expiry => {
-                        let (expiry, item) = view.keys().expiry_of(key)?;
-                        Ok(format!("{}@{expiry}", item_id(&item)))
+                        let expiry = expiry_place(key)?.second;
+                        Ok(format!("{}@{expiry}", item_id(&ItemKey::from_bytes(value)?)))
                     }
-                    Table::Meta | Table::Catalog => Ok(String::new()),
+                    Table::Expired | Table::Meta | Table::Catalog => Ok(String::new()),
                 })
                 .collect::<Result<_, Box<dyn Error>>>()?;
             if range.table != Table::Feed {
@@ -431,6 +451,7 @@ impl goldenscript::Runner for Runner {
             "clear" => self.clear(&mut args),
             "backlog" => self.backlog(&mut args),
             "rows" => self.rows(),
+            "expiries" => self.expiries(),
             "read" => self.read(&mut args),
             "transaction" => self.transaction(&mut args),
             "advance" => {

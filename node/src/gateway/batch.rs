@@ -64,7 +64,7 @@ pub(crate) async fn execute(
         return Err(ApiError::NotSupported(what.to_string()).into());
     }
     let operations = parse(&call.body).map_err(Failure::in_body)?;
-    let key = partition_key(call, &resolved)?;
+    let key = items::named_key(call, &resolved)?;
     let mut prepared = Vec::with_capacity(operations.len());
     for (index, operation) in operations.iter().enumerate() {
         match operation.prepare(&resolved, &key) {
@@ -97,19 +97,6 @@ fn parse(body: &[u8]) -> Result<Vec<Operation<'_>>, ApiError> {
         ));
     }
     Ok(operations)
-}
-
-fn partition_key(call: &Call, resolved: &Resolved) -> Result<PartitionKey, ApiError> {
-    let key = call.headers.partition_key()?.ok_or_else(|| {
-        ApiError::BadRequest(
-            "A batch needs the partition key of its items in the header \
-             x-ms-documentdb-partitionkey."
-                .to_string(),
-        )
-    })?;
-    let complete = key.check_complete(resolved.container.definition.key());
-    complete.map_err(|_| ApiError::KeyShape)?;
-    Ok(key)
 }
 
 impl Operation<'_> {

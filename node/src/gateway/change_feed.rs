@@ -47,7 +47,7 @@ pub(crate) async fn read(
     let request = PartitionRequest::Changes(Box::new(request));
     let response = gateway.node.ask_partition(partition.group, request, call.deadline).await?;
     let PartitionResponse::Changes { lsn, page } = response else {
-        unreachable!("a feed is answered with a page");
+        unreachable!("`ask_partition` checks what is answered");
     };
     let mut work = page.work;
     work.first_page = true;

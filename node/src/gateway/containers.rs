@@ -9,7 +9,7 @@ use ephemeris_store::catalog::{
 };
 use ephemeris_store::charge::Charge;
 use ephemeris_store::ids::{ContainerNumber, DatabaseNumber, ResourceId, container_link};
-use ephemeris_store::ttl::{PolicyEpoch, TtlPolicy};
+use ephemeris_store::ttl::PolicyEpoch;
 use futures_util::future::join_all;
 use serde_json::{Map, Value, json};
 
@@ -66,7 +66,7 @@ pub(crate) async fn create(
     // The container exists. Its partitions take items once they know its policy, which their leaders
     // also see to by themselves: nothing is lost if this takes longer than the client waits.
     let partitions = resolved.partitions();
-    let _ = set_policy(gateway, call, partitions, epoch, definition.ttl()).await;
+    let _ = set_policy(gateway, call, partitions, epoch, &definition).await;
     let json = to_json(&resolved.container);
     Ok(reply(StatusCode::CREATED, &resolved, json).charge(Charge::METADATA_WRITE))
 }
@@ -88,14 +88,12 @@ async fn create_in_catalog(
         match gateway.try_change_catalog(call, command).await? {
             Ok(Created::Container { container, ttl_epoch }) => return Ok((container, ttl_epoch)),
             Ok(
-                Created::Nothing
+                other @ (Created::Nothing
                 | Created::Database(_)
                 | Created::Offer(_)
                 | Created::Script
-                | Created::Node(_),
-            ) => {
-                unreachable!("creating a container creates a container")
-            }
+                | Created::Node(_)),
+            ) => return Err(not_a_container(&other).into()),
             Err(CatalogRefusal::StalePlan) => {
                 gateway.fresh_view(call).await?;
             }
@@ -103,6 +101,11 @@ async fn create_in_catalog(
         }
     }
     Err(CatalogRefusal::StalePlan.into())
+}
+
+/// The catalog's leader answered another question than it was asked.
+fn not_a_container(created: &Created) -> RequestError {
+    RequestError::Fault(format!("the catalog answered {created:?}, which is no container"))
 }
 
 /// The container a change just made or replaced.
@@ -118,17 +121,21 @@ async fn set_policy(
     call: &Call,
     partitions: &[Arc<PartitionRecord>],
     epoch: PolicyEpoch,
-    policy: TtlPolicy,
+    definition: &ContainerDefinition,
 ) -> Result<(), RequestError> {
+    let (policy, retention) = (definition.ttl(), definition.retention());
     let requests = partitions.iter().map(|partition| {
-        let request = PartitionRequest::SetTtlPolicy { epoch, policy };
+        let request = PartitionRequest::SetTtlPolicy { epoch, policy, retention };
         gateway.node.ask_partition(partition.group, request, call.deadline)
     });
     for response in join_all(requests).await {
         let PartitionResponse::PolicySet(in_force) = response? else {
-            unreachable!("a partition answers what it was asked")
+            unreachable!("`ask_partition` checks what is answered")
         };
-        assert!(in_force >= epoch, "a policy that was set is in force, or a newer one");
+        if in_force < epoch {
+            let reason = format!("a partition answered with the policy of epoch {}", in_force.0);
+            return Err(RequestError::Fault(reason));
+        }
     }
     Ok(())
 }
@@ -166,7 +173,7 @@ async fn statistics(
     let mut statistics = Vec::with_capacity(partitions.len());
     for response in join_all(requests).await {
         let PartitionResponse::Statistics(partition) = response? else {
-            unreachable!("a partition answers what it was asked")
+            unreachable!("`ask_partition` checks what is answered")
         };
         statistics.push(partition);
     }
@@ -213,11 +220,11 @@ pub(crate) async fn replace(
     let command = CatalogCommand::ReplaceContainer { container, definition: text, precondition };
     let created = gateway.change_catalog(call, command).await?;
     let Created::Container { ttl_epoch, .. } = created else {
-        unreachable!("replacing a container answers with the container");
+        return Err(not_a_container(&created).into());
     };
     let resolved = resolved(gateway, container)?;
     let partitions = resolved.partitions();
-    if let Err(error) = set_policy(gateway, call, partitions, ttl_epoch, definition.ttl()).await {
+    if let Err(error) = set_policy(gateway, call, partitions, ttl_epoch, &definition).await {
         return Err(ApiError::Timeout(format!(
             "The definition was changed, but not every partition has applied its time to live \
              yet ({error}). They will; send the request again to be told when."

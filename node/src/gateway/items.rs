@@ -98,7 +98,7 @@ pub(crate) async fn read(
     let request = PartitionRequest::Read(key);
     let response = gateway.node.ask_partition(partition.group, request, call.deadline).await?;
     let PartitionResponse::Read { lsn, item } = response else {
-        unreachable!("a read is answered with an item or none");
+        unreachable!("`ask_partition` checks what is answered");
     };
     let headers = resolved.headers().at(partition.range, lsn);
     let Some(item) = item else { return Err(missing(headers)) };
@@ -170,21 +170,13 @@ pub(crate) async fn clear(
     path: &ContainerPath,
 ) -> Result<Reply, Failure> {
     let resolved = gateway.container(call, path).await?;
-    let definition = resolved.container.definition.key();
-    let key = call.headers.partition_key()?.ok_or_else(|| {
-        let message = "The partition key must be supplied in the header \
-                       x-ms-documentdb-partitionkey for this operation.";
-        ApiError::BadRequest(message.to_string())
-    })?;
-    if key.check_complete(definition).is_err() {
-        return Err(ApiError::KeyShape.into());
-    }
+    let (definition, key) = (resolved.container.definition.key(), named_key(call, &resolved)?);
     let logical_partition = LogicalPartition::new(&definition.place(&key), &key);
     let partition = resolved.partition(logical_partition.slot())?.clone();
     let request = PartitionRequest::Clear(logical_partition);
     let response = gateway.node.ask_partition(partition.group, request, call.deadline).await?;
     let PartitionResponse::Cleared(lsn) = response else {
-        unreachable!("clearing is answered with where it ended");
+        unreachable!("`ask_partition` checks what is answered");
     };
     let headers = resolved.headers().at(partition.range, lsn);
     Ok(Reply::empty(StatusCode::OK).charge(Charge::METADATA_READ).data(headers))
@@ -254,6 +246,17 @@ pub(crate) fn check_key(
     if header.0.iter().zip(&parsed.key.0).all(same) { Ok(()) } else { Err(ApiError::KeyMismatch) }
 }
 
+/// The partition key in the header, complete.
+pub(crate) fn named_key(call: &Call, resolved: &Resolved) -> Result<PartitionKey, ApiError> {
+    let key = call.headers.partition_key()?.ok_or_else(|| {
+        let message = "The partition key must be supplied in the header \
+                       x-ms-documentdb-partitionkey for this operation.";
+        ApiError::BadRequest(message.to_string())
+    })?;
+    let complete = key.check_complete(resolved.container.definition.key());
+    complete.map(|()| key).map_err(|_| ApiError::KeyShape)
+}
+
 /// The key of the item that a path's last segment names.
 pub(crate) async fn locate(
     gateway: &Gateway,
@@ -266,19 +269,11 @@ pub(crate) async fn locate(
         let request = PartitionRequest::Find(number);
         let response = gateway.node.ask_partition(partition.group, request, call.deadline).await?;
         let PartitionResponse::Found(found) = response else {
-            unreachable!("a search is answered with a key or none");
+            unreachable!("`ask_partition` checks what is answered");
         };
         return found.ok_or_else(|| missing(resolved.headers()));
     }
-    let definition = resolved.container.definition.key();
-    let key = call.headers.partition_key()?.ok_or_else(|| {
-        let message = "The partition key must be supplied in the header \
-                       x-ms-documentdb-partitionkey for this operation.";
-        ApiError::BadRequest(message.to_string())
-    })?;
-    if key.check_complete(definition).is_err() {
-        return Err(ApiError::KeyShape.into());
-    }
+    let (definition, key) = (resolved.container.definition.key(), named_key(call, resolved)?);
     let id = ItemId::try_from(segment.to_string()).map_err(ApiError::from)?;
     Ok(ItemKey::new(&definition.place(&key), &key, &id))
 }
@@ -303,7 +298,7 @@ async fn write(
         Effect::Created => StatusCode::CREATED,
         Effect::Replaced => StatusCode::OK,
         Effect::Deleted | Effect::Read | Effect::NotModified => {
-            unreachable!("storing an item does nothing else")
+            unreachable!("`ask_partition` checks what a write did")
         }
     };
     let stamp = &written.stamp;
@@ -341,7 +336,7 @@ pub(crate) async fn execute(
     let request = PartitionRequest::Write(writes);
     let response = gateway.node.ask_partition(partition.group, request, call.deadline).await?;
     let PartitionResponse::Written { lsn, result } = response else {
-        unreachable!("a write is answered with what became of it");
+        unreachable!("`ask_partition` checks what is answered");
     };
     Ok(Executed { result, lsn, partition })
 }

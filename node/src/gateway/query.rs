@@ -28,6 +28,7 @@ use super::session;
 use super::{Call, Gateway};
 use crate::clock;
 use crate::partition::{PartitionRequest, PartitionResponse, QueryRequest};
+use crate::requests::RequestError;
 
 /// Bytes of rows in a page.
 pub(crate) const PAGE_BYTES_MAX: usize = 4 << 20;
@@ -274,7 +275,9 @@ impl Run<'_> {
             | PartitionResponse::Cleared(_)
             | PartitionResponse::PolicySet(_)
             | PartitionResponse::Statistics(_)
-            | PartitionResponse::TtlStatus(_) => unreachable!("a query is answered with a page"),
+            | PartitionResponse::TtlStatus(_) => {
+                unreachable!("`ask_partition` checks what is answered")
+            }
         }
     }
 
@@ -315,7 +318,10 @@ impl Run<'_> {
             rows.extend(page.rows.into_iter().map(|row| row.json));
             at = match page.next {
                 Some(Resume::AfterItem(key)) => Walk::After(key),
-                Some(Resume::AfterRow(..)) => unreachable!("a walk goes from item to item"),
+                Some(Resume::AfterRow(..)) => {
+                    let reason = "a partition sorted what nobody asked it to sort";
+                    return Err(RequestError::Fault(reason.to_string()).into());
+                }
                 None => Walk::Slot(partition.slots.end),
             };
             let full = rows.len() >= self.limit

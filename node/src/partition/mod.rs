@@ -7,11 +7,11 @@ mod simulation;
 mod sweeper;
 
 use ephemeris_store::change_feed::{FeedPage, FeedStart};
-use ephemeris_store::command::{ItemWrite, Refused, Written};
+use ephemeris_store::command::{Action, Effect, ItemWrite, Refused, Written};
 use ephemeris_store::ids::{ItemNumber, NodeId};
 use ephemeris_store::ids::{Lsn, ReplicaId};
 use ephemeris_store::item::{Item, ItemKey, LogicalPartition, Stamp};
-use ephemeris_store::partition::Backlog;
+use ephemeris_store::partition::{Backlog, Retention};
 use ephemeris_store::query::{Page, PageLimits, Parameters, QueryError, Resume, Scope};
 use ephemeris_store::time::{Millis, Seconds};
 use ephemeris_store::ttl::{PolicyEpoch, TtlPolicy};
@@ -38,6 +38,8 @@ pub(crate) enum PartitionRequest {
         epoch: PolicyEpoch,
         /// The policy.
         policy: TtlPolicy,
+        /// How long expiries are remembered.
+        retention: Option<Retention>,
     },
     /// Reads a page of changes.
     Changes(Box<ChangesRequest>),
@@ -47,6 +49,45 @@ pub(crate) enum PartitionRequest {
     Statistics,
     /// What expires, and what waits to be swept.
     TtlStatus,
+}
+
+impl PartitionRequest {
+    /// True if a node that speaks our language can give this answer. The gateway relies on it; a node
+    /// that answers anything else must not bring this one down.
+    pub(crate) fn is_answered_by(&self, response: &PartitionResponse) -> bool {
+        match (self, response) {
+            (Self::Write(writes), PartitionResponse::Written { result: Ok(written), .. }) => {
+                writes.len() == written.len()
+                    && writes.iter().zip(written).all(|(write, one)| can_do(write, one.effect))
+            }
+            (Self::Write(writes), PartitionResponse::Written { result: Err(refused), .. }) => {
+                usize::from(refused.operation) < writes.len()
+            }
+            (Self::Read(_), PartitionResponse::Read { .. })
+            | (Self::Find(_), PartitionResponse::Found(_))
+            | (
+                Self::Query(_),
+                PartitionResponse::Page { .. } | PartitionResponse::QueryRefused(_),
+            )
+            | (Self::Changes(_), PartitionResponse::Changes { .. })
+            | (Self::Clear(_), PartitionResponse::Cleared(_))
+            | (Self::SetTtlPolicy { .. }, PartitionResponse::PolicySet(_))
+            | (Self::Statistics, PartitionResponse::Statistics(_))
+            | (Self::TtlStatus, PartitionResponse::TtlStatus(_)) => true,
+            _ => false,
+        }
+    }
+}
+
+/// True if a write can have had this effect.
+fn can_do(write: &ItemWrite, effect: Effect) -> bool {
+    match &write.action {
+        Action::Create(_) => effect == Effect::Created,
+        Action::Upsert(_) => matches!(effect, Effect::Created | Effect::Replaced),
+        Action::Replace(_) | Action::Patch(_) | Action::Rename { .. } => effect == Effect::Replaced,
+        Action::Delete => effect == Effect::Deleted,
+        Action::Read => matches!(effect, Effect::Read | Effect::NotModified),
+    }
 }
 
 /// One page of a query at one partition.

@@ -245,8 +245,9 @@ impl Duties {
         if machine.state().ttl().epoch() >= container.ttl_epoch {
             return;
         }
-        let policy = container.definition.ttl();
-        if let Err(error) = self.service.set_ttl_policy(container.ttl_epoch, policy).await {
+        let (policy, retention) = (container.definition.ttl(), container.definition.retention());
+        let set = self.service.set_ttl_policy(container.ttl_epoch, policy, retention);
+        if let Err(error) = set.await {
             debug!(group = %self.service.group().group(), %error, "a policy was not applied yet");
         }
     }

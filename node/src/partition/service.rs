@@ -9,13 +9,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ephemeris_raft::{Executor, Group, ProposeError, ReadError};
-use ephemeris_store::change_feed::{FeedOutcome, FeedStart, read_changes};
+use ephemeris_store::catalog::Container;
+use ephemeris_store::change_feed::{FeedStart, read_changes};
 use ephemeris_store::codec;
 use ephemeris_store::command::{Command, CommandEffect, ItemWrite, Outcome, Proposal, Written};
 use ephemeris_store::engine::Fault;
+use ephemeris_store::ids::Lsn;
 use ephemeris_store::item::{ItemKey, LogicalPartition};
-use ephemeris_store::partition::Partition;
-use ephemeris_store::query::{CompiledQuery, PageOutcome, run_page};
+use ephemeris_store::partition::{PageOutcome, Partition, PartitionView, Retention};
+use ephemeris_store::query::{CompiledQuery, run_page};
 use ephemeris_store::time::{Millis, Seconds};
 use ephemeris_store::ttl::{Life, PolicyEpoch, TtlPolicy};
 use tokio::sync::Mutex;
@@ -24,7 +26,7 @@ use super::{
     ChangesRequest, PartitionError, PartitionRequest, PartitionResponse, PartitionStatistics,
     QueryRequest, TtlStatus,
 };
-use crate::clock::{self, SharedClock, Trust};
+use crate::clock::{self, Reading, SharedClock, Trust};
 use crate::placement::Directory;
 
 /// How often a read looks again after advancing the clock: an item can be written anew meanwhile.
@@ -110,8 +112,9 @@ impl PartitionService {
             PartitionRequest::Query(request) => self.query(*request).await,
             PartitionRequest::Changes(request) => self.changes(*request).await,
             PartitionRequest::Clear(logical_partition) => self.clear(logical_partition).await,
-            PartitionRequest::SetTtlPolicy { epoch, policy } => {
-                self.set_ttl_policy(epoch, policy).await.map(PartitionResponse::PolicySet)
+            PartitionRequest::SetTtlPolicy { epoch, policy, retention } => {
+                let set = self.set_ttl_policy(epoch, policy, retention);
+                set.await.map(PartitionResponse::PolicySet)
             }
             PartitionRequest::TtlStatus => self.ttl_status().await,
             PartitionRequest::Statistics => {
@@ -174,18 +177,53 @@ impl PartitionService {
             let fetched = machine.fetch(&key)?;
             let lsn = fetched.lsn();
             // After the fetch: a clock read before could pass a version that was dead on arrival.
-            let item = match fetched.judge(self.clock.now().latest()) {
+            let now = self.clock.now();
+            let item = match fetched.judge(now.latest()) {
                 Life::Alive => fetched.into_item(),
                 Life::Dead => None,
                 Life::InDoubt(expiry) => {
-                    metrics::counter!("ttl_doubt_waits_total").increment(1);
-                    self.advance_clock(expiry.start()).await?;
+                    self.settle(now, expiry.start()).await?;
                     continue;
                 }
             };
             return Ok(PartitionResponse::Read { lsn, item: item.map(Into::into) });
         }
         Err(PartitionError::Doubtful("the item is rewritten faster than it can be read".into()))
+    }
+
+    /// Reads a page, all of it at one instant: now; or, if something may have expired by now and the
+    /// log does not say so yet, once it does, at the partition clock, where nothing is in doubt.
+    async fn read_page<P, R>(
+        &self,
+        reader: impl Fn(PartitionView, Millis) -> R,
+    ) -> Result<(Lsn, P), PartitionError>
+    where
+        P: Send + 'static,
+        R: FnOnce() -> Result<PageOutcome<P>, Fault> + Send + 'static,
+    {
+        let view = self.group.machine().snapshot();
+        let (lsn, now) = (view.state().lsn(), self.clock.now());
+        if let PageOutcome::Page(page) = self.executor.run(reader(view, now.latest())).await? {
+            return Ok((lsn, page));
+        }
+        self.settle(now, now.latest()).await?;
+        let view = self.group.machine().snapshot();
+        let (lsn, clock) = (view.state().lsn(), view.state().ttl().clock());
+        match self.executor.run(reader(view, clock)).await? {
+            PageOutcome::Page(page) => Ok((lsn, page)),
+            PageOutcome::InDoubt(_) => unreachable!("nothing is in doubt at the partition clock"),
+        }
+    }
+
+    /// Ends the doubt of a reader, whose clock said `now`, about what expires until `at`.
+    async fn settle(&self, now: Reading, at: Millis) -> Result<(), PartitionError> {
+        metrics::counter!("ttl_doubt_waits_total").increment(1);
+        // A reading that is good for nothing doubts everything: there is nothing to wait for.
+        if !now.is_sure() {
+            let reason = "the nodes' clocks leave too much doubt";
+            return Err(PartitionError::Doubtful(reason.to_string()));
+        }
+        self.advance_clock(at).await
     }
 
     /// Waits until `at` has surely passed, and has the log say so.
@@ -210,15 +248,18 @@ impl PartitionService {
         }
     }
 
+    /// The container, as the catalog knows it here.
+    fn container(&self) -> Result<Arc<Container>, PartitionError> {
+        let directory = self.directory.current();
+        let number = self.group.machine().spec().container;
+        directory.container(number).cloned().ok_or(PartitionError::NotHere)
+    }
+
     async fn query(&self, request: QueryRequest) -> Result<PartitionResponse, PartitionError> {
         self.check_ready()?;
         self.group.read_barrier().await?;
         let spec = *self.group.machine().spec();
-        let directory = self.directory.current();
-        let Some(container) = directory.container(spec.container) else {
-            return Err(PartitionError::NotHere);
-        };
-        let rules = container.definition.rules().clone();
+        let rules = self.container()?.definition.rules().clone();
         let query = match &request.query {
             None => CompiledQuery::everything(),
             Some((text, parameters)) => match CompiledQuery::new(text, parameters, rules.index()) {
@@ -226,41 +267,26 @@ impl PartitionService {
                 Err(error) => return Ok(PartitionResponse::QueryRefused(error)),
             },
         };
-        let request = Arc::new(request);
-        let query = Arc::new(query);
-        let mut instant = None;
-        loop {
-            let view = self.group.machine().snapshot();
-            let lsn = view.state().lsn();
-            // Once the clock was advanced the page is judged at it, where nothing is in doubt.
-            let hi = match instant {
-                None => self.clock.now().latest(),
-                Some(_) => view.state().ttl().clock(),
-            };
-            let (request, query, key) = (request.clone(), query.clone(), rules.key().clone());
-            let run = move || {
+        let shared = Arc::new((request, query, rules.key().clone()));
+        let page = self.read_page(|view, hi| {
+            let shared = shared.clone();
+            move || {
+                let (request, query, key) = &*shared;
                 run_page(
                     &view,
                     spec.slots,
-                    &key,
+                    key,
                     spec.container,
-                    &query,
+                    query,
                     &request.scope,
                     request.resume.as_ref(),
                     request.limits,
                     hi,
                 )
-            };
-            match self.executor.run(run).await? {
-                PageOutcome::Page(page) => return Ok(PartitionResponse::Page { lsn, page }),
-                PageOutcome::InDoubt(_) => {
-                    assert!(instant.is_none(), "nothing is in doubt at the partition clock");
-                    metrics::counter!("ttl_doubt_waits_total").increment(1);
-                    self.advance_clock(hi).await?;
-                    instant = Some(hi);
-                }
             }
-        }
+        });
+        let (lsn, page) = page.await?;
+        Ok(PartitionResponse::Page { lsn, page })
     }
 
     /// Reads changes; a page is empty only if there are none.
@@ -268,33 +294,19 @@ impl PartitionService {
         self.check_ready()?;
         self.group.read_barrier().await?;
         let spec = *self.group.machine().spec();
-        let directory = self.directory.current();
-        let Some(container) = directory.container(spec.container) else {
-            return Err(PartitionError::NotHere);
-        };
-        let key = container.definition.key().clone();
+        let key = self.container()?.definition.key().clone();
         let ChangesRequest { mut start, scope, limits } = request;
-        let scope = Arc::new(scope);
-        let mut instant = None;
+        let shared = Arc::new((scope, key));
         loop {
-            let view = self.group.machine().snapshot();
-            let lsn = view.state().lsn();
-            let hi = match instant.take() {
-                None => self.clock.now().latest(),
-                Some(()) => view.state().ttl().clock(),
-            };
-            let (scope, key) = (scope.clone(), key.clone());
-            let read = move || read_changes(&view, &spec, &key, start, &scope, limits, hi);
-            match self.executor.run(read).await? {
-                FeedOutcome::Page(page) if page.rows.is_empty() && page.more => {
-                    start = FeedStart::After(page.through);
-                }
-                FeedOutcome::Page(page) => return Ok(PartitionResponse::Changes { lsn, page }),
-                FeedOutcome::InDoubt(_) => {
-                    metrics::counter!("ttl_doubt_waits_total").increment(1);
-                    self.advance_clock(hi).await?;
-                    instant = Some(());
-                }
+            let page = self.read_page(|view, hi| {
+                let shared = shared.clone();
+                move || read_changes(&view, &spec, &shared.1, start, &shared.0, limits, hi)
+            });
+            let (lsn, page) = page.await?;
+            if page.rows.is_empty() && page.more {
+                start = FeedStart::After(page.through);
+            } else {
+                return Ok(PartitionResponse::Changes { lsn, page });
             }
         }
     }
@@ -347,8 +359,10 @@ impl PartitionService {
         &self,
         epoch: PolicyEpoch,
         policy: TtlPolicy,
+        retention: Option<Retention>,
     ) -> Result<PolicyEpoch, PartitionError> {
-        let outcome = self.propose(Command::SetTtlPolicy { epoch, policy }).await?;
+        let command = Command::SetTtlPolicy { epoch, policy, retention };
+        let outcome = self.propose(command).await?;
         match outcome.effect {
             CommandEffect::PolicySet(in_force) => Ok(in_force),
             CommandEffect::Write(_)

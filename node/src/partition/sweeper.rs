@@ -116,16 +116,17 @@ impl Sweeper {
         let group = self.service.group().group();
         let (started, asked_before) = (clock::monotonic(), self.service.requests_seen());
         let command = Command::Sweep { limit, grace: self.grace };
-        let Some(CommandEffect::Swept { removed, more }) = self.propose(command).await else {
+        let Some(CommandEffect::Swept { removed, trimmed, more }) = self.propose(command).await
+        else {
             return BATCH_ITEMS;
         };
         let took = started.elapsed();
         metrics::counter!("ttl_swept_items_total").increment(u64::from(removed));
-        debug!(%group, removed, more, ?took, "swept");
+        debug!(%group, removed, trimmed, more, ?took, "swept");
         if !more {
             self.look_up().await;
         }
-        if removed == 0 {
+        if removed == 0 && trimmed == 0 {
             // Something fell due that apply did not take for dead: nobody vouched for the time yet.
             tokio::time::sleep(RETRY_PAUSE).await;
         } else if self.service.requests_seen() != asked_before {

@@ -336,7 +336,8 @@ impl Draft {
             return Err(CatalogRefusal::Immutable(property.to_string()));
         }
         let mut container = (**old).clone();
-        if container.definition.ttl() != definition.ttl() {
+        let acted_upon = |of: &ContainerDefinition| (of.ttl(), of.retention());
+        if acted_upon(&container.definition) != acted_upon(&definition) {
             container.ttl_epoch = PolicyEpoch(container.ttl_epoch.0 + 1);
         }
         container.definition = definition;

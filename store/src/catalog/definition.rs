@@ -1,11 +1,14 @@
 //! Container definitions: checked and completed as the service does, stored and echoed whole.
 
+use std::num::NonZeroU32;
+
 use serde_json::{Map, Value, json};
 use thiserror::Error;
 
 use crate::document::DocumentRules;
 use crate::ids::{InvalidName, ResourceName};
 use crate::indexing::{self, IndexRules, IndexingMode, InvalidPolicy};
+use crate::partition::Retention;
 use crate::partition_key::{InvalidPath, KeyDefinition, KeyKind, PATHS_MAX, parse_path};
 use crate::ttl::{InvalidTtl, TimeToLive, TtlPolicy};
 
@@ -73,6 +76,7 @@ pub struct ContainerDefinition {
     name: ResourceName,
     rules: DocumentRules,
     ttl: TtlPolicy,
+    retention: Option<Retention>,
 }
 
 impl ContainerDefinition {
@@ -105,7 +109,6 @@ impl ContainerDefinition {
             ("computedProperties", Value::is_array as fn(&Value) -> bool),
             ("vectorEmbeddingPolicy", Value::is_object),
             ("fullTextPolicy", Value::is_object),
-            ("changeFeedPolicy", Value::is_object),
             ("clientEncryptionPolicy", Value::is_object),
             ("materializedViewDefinition", Value::is_object),
         ] {
@@ -114,7 +117,8 @@ impl ContainerDefinition {
             }
         }
         let ttl = TtlPolicy::from_default_ttl(default_ttl);
-        Ok(Self { json, name, rules: DocumentRules::new(key, index), ttl })
+        let retention = retention(json.get("changeFeedPolicy"))?;
+        Ok(Self { json, name, rules: DocumentRules::new(key, index), ttl, retention })
     }
 
     /// The container's name.
@@ -135,6 +139,11 @@ impl ContainerDefinition {
     /// The time-to-live policy.
     pub fn ttl(&self) -> TtlPolicy {
         self.ttl
+    }
+
+    /// How long expiries are remembered for the change feed of all versions; none: not at all.
+    pub fn retention(&self) -> Option<Retention> {
+        self.retention
     }
 
     /// The completed definition, without system properties.
@@ -231,6 +240,19 @@ fn check_analytical_ttl(value: Option<&Value>) -> Result<(), InvalidDefinition> 
     let Some(value) = value else { return Ok(()) };
     let checked = default_ttl(Some(value)).map(|_| ());
     checked.map_err(|_| invalid_ttl("analyticalStorageTtl", value))
+}
+
+/// `changeFeedPolicy.retentionDuration`, in whole minutes; 0 and absent mean none.
+fn retention(policy: Option<&Value>) -> Result<Option<Retention>, InvalidDefinition> {
+    let malformed = InvalidDefinition::Malformed("changeFeedPolicy");
+    let Some(policy) = policy else { return Ok(None) };
+    match policy.as_object().ok_or_else(|| malformed.clone())?.get("retentionDuration") {
+        None | Some(Value::Null) => Ok(None),
+        Some(minutes) => {
+            let minutes = minutes.as_u64().and_then(|minutes| u32::try_from(minutes).ok());
+            Ok(NonZeroU32::new(minutes.ok_or(malformed)?).map(Retention))
+        }
+    }
 }
 
 fn check_unique_keys(value: Option<&Value>) -> Result<(), InvalidDefinition> {
@@ -330,6 +352,28 @@ mod tests {
             json!(u64::MAX),
         ] {
             assert!(matches!(policy(invalid.clone()), Err(InvalidDefinition::Ttl(_))), "{invalid}");
+        }
+    }
+
+    #[test]
+    fn the_retention_of_the_feed_is_whole_minutes() {
+        let retention = |policy: Value| {
+            definition(&json!({ "changeFeedPolicy": policy })).map(|d| d.retention())
+        };
+        let minutes = |minutes| NonZeroU32::new(minutes).map(Retention);
+        assert_eq!(definition(&json!({})).unwrap().retention(), None);
+        for none in [json!(null), json!({}), json!({ "retentionDuration": 0 })] {
+            assert_eq!(retention(none.clone()), Ok(None), "{none}");
+        }
+        assert_eq!(retention(json!({ "retentionDuration": 10 })), Ok(minutes(10)));
+        for wrong in [
+            json!(5),
+            json!({ "retentionDuration": -1 }),
+            json!({ "retentionDuration": "10" }),
+            json!({ "retentionDuration": 1.5 }),
+            json!({ "retentionDuration": 1_u64 << 40 }),
+        ] {
+            assert!(retention(wrong.clone()).is_err(), "{wrong}");
         }
     }
 

@@ -7,6 +7,8 @@
 mod memory;
 #[cfg(feature = "rocksdb")]
 mod rocks;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
@@ -26,18 +28,27 @@ pub enum Table {
     Numbers,
     /// Item keys by feed and LSN: the order of last writes.
     Feed,
-    /// Items with a `ttl` of their own, by container, slot, expiry second.
+    /// Keys of items with a `ttl` of their own, by feed, expiry second, item number.
     Expiry,
     /// What a group replicates beside its rows: applied position, clock, cursors.
     Meta,
     /// The catalog's rows.
     Catalog,
+    /// Versions that expired, by feed and the LSN of their removal.
+    Expired,
 }
 
 impl Table {
     /// Every table, in a fixed order.
-    pub const ALL: [Table; 6] =
-        [Table::Items, Table::Numbers, Table::Feed, Table::Expiry, Table::Meta, Table::Catalog];
+    pub const ALL: [Table; 7] = [
+        Table::Items,
+        Table::Numbers,
+        Table::Feed,
+        Table::Expiry,
+        Table::Meta,
+        Table::Catalog,
+        Table::Expired,
+    ];
 
     /// The table's name on disk.
     pub fn name(self) -> &'static str {
@@ -48,6 +59,7 @@ impl Table {
             Table::Expiry => "expiry",
             Table::Meta => "meta",
             Table::Catalog => "catalog",
+            Table::Expired => "expired",
         }
     }
 }

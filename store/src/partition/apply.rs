@@ -12,7 +12,9 @@ use crate::command::{
 use crate::document::Document;
 use crate::engine::{Batch, Fault, Table};
 use crate::ids::{Etag, ItemNumber, Lsn};
-use crate::item::{FeedPosition, FeedRow, Item, ItemKey, LogicalPartition, Stamp, feed_key};
+use crate::item::{
+    FeedPosition, FeedRow, Item, ItemKey, LogicalPartition, OwnExpiry, Stamp, expiry_key, feed_key,
+};
 use crate::machine::{self, Entry, LogId, Membership, MetaTag};
 use crate::patch::{PatchFailure, PatchRequest};
 use crate::time::Seconds;
@@ -28,6 +30,8 @@ pub(super) struct Draft<'p> {
     due: Option<Seconds>,
     /// What the writes of this entry did so far, for the later ones to see.
     touched: Vec<(ItemKey, Option<Item>)>,
+    /// How many expiries this entry has recorded.
+    pub(super) expired: u16,
 }
 
 /// What an operation that is not refused comes to.
@@ -59,6 +63,7 @@ impl Partition {
             lsn: Lsn(position.index),
             due: None,
             touched: Vec::new(),
+            expired: 0,
         };
         draft.state.applied = Some(position);
         let (effect, membership) = match entry {
@@ -103,8 +108,9 @@ impl Draft<'_> {
         self.state.ttl.advance(now, vouchers.as_ref());
         match command {
             Command::Write(writes) => self.write(writes).map(CommandEffect::Write),
-            Command::SetTtlPolicy { epoch, policy } => {
+            Command::SetTtlPolicy { epoch, policy, retention } => {
                 if self.state.ttl.set_policy(policy, epoch) {
+                    self.state.retention = retention;
                     // Anything may be due under the new policy.
                     self.due = Some(Seconds(0));
                 }
@@ -126,6 +132,7 @@ impl Draft<'_> {
                 Err((refusal, charge)) => {
                     self.state = before;
                     self.batch = Batch::default();
+                    self.expired = 0;
                     let spent: Charge = written.iter().map(|one: &Written| one.charge).sum();
                     return Ok(Err(Refused { operation, refusal, charge: spent + charge }));
                 }
@@ -366,9 +373,8 @@ impl Draft<'_> {
         let position = FeedPosition::of(&item.stamp);
         let row = FeedRow { ts, ttl, item: key.clone() };
         self.batch.put(Table::Feed, feed_key(feed, position), row.encode());
-        if let ItemTtl::Own(seconds) = ttl {
-            let row = keys.expiry(ts.plus(seconds.get()), key);
-            self.batch.put(Table::Expiry, row, Vec::new());
+        if let Some(expiry) = OwnExpiry::of(&item.stamp) {
+            self.batch.put(Table::Expiry, expiry_key(feed, expiry), key.as_bytes().to_vec());
         }
         let expiry = self.state.ttl.expiry(ttl, ts);
         self.due = [self.due, expiry].into_iter().flatten().min();
@@ -387,11 +393,13 @@ impl Draft<'_> {
 
     /// Removes the rows of a version that its successor does not overwrite.
     fn forget(&mut self, key: &ItemKey, item: &Item) {
-        let Stamp { ts, ttl, .. } = item.stamp;
-        let (keys, feed) = (self.partition.keys, self.partition.spec.group);
-        self.batch.delete(Table::Feed, feed_key(feed, FeedPosition::of(&item.stamp)));
-        if let ItemTtl::Own(seconds) = ttl {
-            self.batch.delete(Table::Expiry, keys.expiry(ts.plus(seconds.get()), key));
+        if self.is_dead(item) {
+            self.record_expiry(key, item);
+        }
+        let group = self.partition.spec.group;
+        self.batch.delete(Table::Feed, feed_key(group, FeedPosition::of(&item.stamp)));
+        if let Some(expiry) = OwnExpiry::of(&item.stamp) {
+            self.batch.delete(Table::Expiry, expiry_key(group, expiry));
         }
         let bytes = item.body.len() as u64;
         let state = &mut self.state;

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::PartitionView;
-use crate::engine::{Fault, KeyRange, Table};
-use crate::item::{FeedRow, feed_key};
+use crate::engine::Fault;
+use crate::item::{FeedRow, expiry_place};
 use crate::partition::PartitionSpec;
 use crate::time::Seconds;
 use crate::ttl::{ItemTtl, TtlPolicy};
@@ -45,17 +45,12 @@ impl PartitionView {
         backlog: &mut Backlog,
     ) -> Result<(), Fault> {
         let Some(through) = self.state().ttl().own_dead_through() else { return Ok(()) };
-        let from = self.state().swept.own.map_or(Seconds(0), |swept| swept.plus(1));
-        for slot in spec.slots.slots() {
-            let start = self.keys().expiry_from(slot, from);
-            let end = Some(self.keys().expiry_from(slot, through.plus(1)));
-            for row in self.scan(&KeyRange { table: Table::Expiry, start, end }) {
-                if *rows_left == 0 {
-                    return Ok(());
-                }
-                *rows_left -= 1;
-                backlog.add(self.keys().expiry_of(&row?.0)?.0);
+        for row in self.scan(&self.state().swept.unswept_own(spec, through)) {
+            if *rows_left == 0 {
+                return Ok(());
             }
+            *rows_left -= 1;
+            backlog.add(expiry_place(&row?.0)?.second);
         }
         Ok(())
     }
@@ -73,12 +68,7 @@ impl PartitionView {
             // They died under an earlier policy; when is not remembered.
             TtlPolicy::Off | TtlPolicy::NoDefault => 0,
         };
-        let feed = KeyRange::prefix(Table::Feed, spec.group.0.to_be_bytes().to_vec());
-        let feed = match self.state().swept.inheriting {
-            Some(passed) => feed.after(&feed_key(spec.group, passed)),
-            None => feed,
-        };
-        for row in self.scan(&feed) {
+        for row in self.scan(&self.state().swept.unswept_feed(spec)) {
             let row = FeedRow::decode(&row?.1)?;
             if row.ts > through || *rows_left == 0 {
                 return Ok(());

@@ -6,8 +6,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Partition;
-use crate::engine::{Fault, KeyRange, Table};
-use crate::item::FeedRow;
+use crate::engine::Fault;
+use crate::item::{FeedRow, expiry_place};
 use crate::time::Seconds;
 use crate::ttl::TtlPolicy;
 
@@ -41,8 +41,8 @@ impl Due {
 }
 
 impl Partition {
-    /// The earliest second in which an item may fall due or wait to be swept, as far as is known;
-    /// none if nothing ever will, unless something is written.
+    /// The earliest second in which an item may fall due or wait to be swept, or a record of an expiry
+    /// to be dropped, as far as is known; none if nothing ever will, unless something is written.
     pub fn due(&self) -> Option<Seconds> {
         self.due.get()
     }
@@ -51,7 +51,8 @@ impl Partition {
     pub fn find_due(&self) -> Result<Option<Seconds>, Fault> {
         // Cleared first: what is written while we look is noted on top, or seen by us.
         self.due.0.store(NOTHING, Ordering::SeqCst);
-        let found = [self.due_own()?, self.due_inheriting()?].into_iter().flatten().min();
+        let found = [self.due_own()?, self.due_inheriting()?, self.due_to_trim()?];
+        let found = found.into_iter().flatten().min();
         self.due.note(found);
         Ok(self.due())
     }
@@ -66,25 +67,16 @@ impl Partition {
             },
             TtlPolicy::NoDefault | TtlPolicy::Default(_) => Seconds(u64::MAX - 1),
         };
-        let from = state.swept.own.map_or(Seconds(0), |swept| swept.plus(1));
-        let mut first = None;
-        for slot in self.spec.slots.slots() {
-            let start = self.keys.expiry_from(slot, from);
-            let end = Some(self.keys.expiry_from(slot, through.plus(1)));
-            let range = KeyRange { table: Table::Expiry, start, end };
-            if let Some(row) = self.engine.scan(&range).next() {
-                let (expiry, _) = self.keys.expiry_of(&row?.0)?;
-                first = [first, Some(expiry)].into_iter().flatten().min();
-            }
-        }
-        Ok(first)
+        let range = state.swept.unswept_own(&self.spec, through);
+        let first = self.engine.scan(&range).next().transpose()?;
+        first.map(|(key, _)| Ok(expiry_place(&key)?.second)).transpose()
     }
 
     /// The earliest second in which an inheriting item can fall due: items die in the order of their
     /// last write, so the first one that was not passed bounds them all.
     fn due_inheriting(&self) -> Result<Option<Seconds>, Fault> {
         let state = self.state();
-        let range = self.unswept_feed(&state);
+        let range = state.swept.unswept_feed(&self.spec);
         let Some(row) = self.engine.scan(&range).next() else { return Ok(None) };
         let first = FeedRow::decode(&row?.1)?.ts;
         if state.ttl.inheriting_dead_through().is_some_and(|through| first <= through) {

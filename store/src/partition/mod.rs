@@ -7,7 +7,9 @@
 
 mod apply;
 mod backlog;
+mod cursors;
 mod due;
+mod expiries;
 mod read;
 mod sweep;
 
@@ -16,14 +18,15 @@ use std::sync::{Arc, PoisonError, RwLock};
 use serde::{Deserialize, Serialize};
 
 pub use backlog::Backlog;
-pub use read::{Fetched, PartitionView};
+use cursors::SweepCursors;
+pub use expiries::{ExpiryRecord, Retention};
+pub use read::{Fetched, PageOutcome, PartitionView};
 
 use crate::engine::{Batch, Engine, Fault, KeyRange, Read, Table};
 use crate::ids::{ContainerNumber, GroupId, Lsn};
-use crate::item::{ContainerKeys, FeedPosition, feed_key};
+use crate::item::ContainerKeys;
 use crate::machine::{self, Entry, LogId, Machine, Membership, MetaTag, Progress};
 use crate::partition_key::SlotRange;
-use crate::time::Seconds;
 use crate::ttl::TtlState;
 
 /// What makes a partition this one and no other.
@@ -50,17 +53,10 @@ pub struct PartitionState {
     bytes: u64,
     /// How far the sweeper came.
     swept: SweepCursors,
+    /// How long expiries are remembered; none if they are not.
+    retention: Option<Retention>,
     /// Checksum over everything ever changed; equal on replicas at the same position.
     digest: u32,
-}
-
-/// How far sweeping came, so that what it passed is never scanned again.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct SweepCursors {
-    /// No inheriting item stands in the feed at or before this position.
-    inheriting: Option<FeedPosition>,
-    /// No item with its own `ttl` that expires at or before this second is left.
-    own: Option<Seconds>,
 }
 
 impl PartitionState {
@@ -151,23 +147,15 @@ impl Partition {
         self.shared.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The part of the feed that the sweeper has not passed.
-    fn unswept_feed(&self, state: &PartitionState) -> KeyRange {
-        let feed = self.spec.group;
-        let range = KeyRange::prefix(Table::Feed, feed.0.to_be_bytes().to_vec());
-        match state.swept.inheriting {
-            Some(passed) => range.after(&feed_key(feed, passed)),
-            None => range,
-        }
-    }
-
-    /// Rows of this partition: runs of slots, and its feed.
+    /// Rows of this partition: its items by slot, and what orders them by time.
     pub fn ranges_of(spec: &PartitionSpec) -> Vec<KeyRange> {
         let keys = ContainerKeys::new(spec.container);
-        let by_slot = [Table::Items, Table::Numbers, Table::Expiry];
+        let by_slot = [Table::Items, Table::Numbers];
         let mut ranges: Vec<_> =
             by_slot.into_iter().map(|table| keys.slots(table, spec.slots)).collect();
-        ranges.push(KeyRange::prefix(Table::Feed, spec.group.0.to_be_bytes().to_vec()));
+        for table in [Table::Expiry, Table::Feed, Table::Expired] {
+            ranges.push(KeyRange::prefix(table, spec.group.0.to_be_bytes().to_vec()));
+        }
         ranges
     }
 }

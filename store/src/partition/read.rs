@@ -6,7 +6,7 @@ use super::{Partition, PartitionState};
 use crate::engine::{Fault, KeyRange, Read, Row, Rows, Table};
 use crate::ids::{ItemNumber, Lsn};
 use crate::item::{ContainerKeys, Item, ItemKey};
-use crate::time::Millis;
+use crate::time::{Millis, Seconds};
 use crate::ttl::Life;
 
 /// A stored version, if there is one, with the state it was fetched under.
@@ -37,6 +37,15 @@ impl Fetched {
     pub fn lsn(&self) -> Lsn {
         self.state.lsn()
     }
+}
+
+/// A page of items, or the reason why there is none yet.
+#[derive(Clone, Debug)]
+pub enum PageOutcome<P> {
+    /// The page.
+    Page(P),
+    /// An item may have expired at this second: advance the partition clock and read again.
+    InDoubt(Seconds),
 }
 
 /// A partition as it was at one moment.

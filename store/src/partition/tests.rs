@@ -74,7 +74,11 @@ fn a_partition_without_ttl_has_nothing_due() {
 fn a_shorter_ttl_moves_the_alarm_forward() {
     let partition = partition(&MemoryEngine::new());
     let epoch = PolicyEpoch(1);
-    apply(&partition, 100, Command::SetTtlPolicy { epoch, policy: policy(Some(1000)) });
+    apply(
+        &partition,
+        100,
+        Command::SetTtlPolicy { epoch, policy: policy(Some(1000)), retention: None },
+    );
     apply(&partition, 100, upsert(1, None));
     assert_eq!(partition.find_due().unwrap(), Some(Seconds(1100)));
     apply(&partition, 100, upsert(2, Some(5)));
@@ -115,7 +119,7 @@ proptest! {
                 Step::Policy(default) => {
                     epoch += 1;
                     let (epoch, policy) = (PolicyEpoch(epoch), policy(default));
-                    apply(&partition, now, Command::SetTtlPolicy { epoch, policy });
+                    apply(&partition, now, Command::SetTtlPolicy { epoch, policy, retention: None });
                 }
                 Step::Sweep(limit) => {
                     let limit = NonZeroU32::new(limit).unwrap();

@@ -11,9 +11,9 @@ use crate::charge::QueryWork;
 use crate::engine::{Fault, KeyRange, Table};
 use crate::ids::{ContainerNumber, ItemNumber};
 use crate::item::{Item, ItemKey};
-use crate::partition::PartitionView;
+use crate::partition::{PageOutcome, PartitionView};
 use crate::partition_key::{Epk, KeyDefinition, PartitionKey, SlotRange};
-use crate::time::{Millis, Seconds};
+use crate::time::Millis;
 use crate::ttl::Life;
 
 /// Which items of a partition a query is about.
@@ -89,15 +89,6 @@ pub struct Page {
     pub work: QueryWork,
 }
 
-/// A page, or the reason why there is none yet.
-#[derive(Clone, Debug)]
-pub enum PageOutcome {
-    /// The page.
-    Page(Page),
-    /// An item may have expired at this second: advance the partition clock and run again.
-    InDoubt(Seconds),
-}
-
 /// What a query needs to know of the container.
 #[derive(Clone, Copy)]
 struct Source<'a> {
@@ -119,7 +110,7 @@ pub fn run_page(
     resume: Option<&Resume>,
     limits: PageLimits,
     hi: Millis,
-) -> Result<PageOutcome, Fault> {
+) -> Result<PageOutcome<Page>, Fault> {
     let source = Source { view, key, container, hi };
     let mut range = item_range(view, slots, key, scope);
     if let Some(Resume::AfterItem(item)) = resume {
@@ -172,7 +163,7 @@ fn plain_page(
     query: &CompiledQuery,
     scope: &Scope,
     limits: PageLimits,
-) -> Result<PageOutcome, Fault> {
+) -> Result<PageOutcome<Page>, Fault> {
     let mut page = Page { rows: Vec::new(), count: 0, next: None, work: QueryWork::default() };
     let mut bytes = 0;
     let mut last = None;
@@ -393,7 +384,7 @@ fn sorted_page(
     scope: &Scope,
     resume: Option<&Resume>,
     limits: PageLimits,
-) -> Result<PageOutcome, Fault> {
+) -> Result<PageOutcome<Page>, Fault> {
     let mut work = QueryWork::default();
     let mut first = FirstRows::new(limits, order.descending);
     for found in source.view.items(range) {

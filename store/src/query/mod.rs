@@ -20,9 +20,7 @@ mod value;
 
 pub use compile::{CompiledQuery, Parameters, Projection, SortOrder};
 pub use error::{QueryError, Span};
-pub use execute::{
-    Page, PageLimits, PageOutcome, QueryRow, Resume, Scope, SortKey, compare_rows, run_page,
-};
+pub use execute::{Page, PageLimits, QueryRow, Resume, Scope, SortKey, compare_rows, run_page};
 pub use parser::parse;
 pub use value::{Number, Value};
 

@@ -12,7 +12,7 @@ use crate::engine::MemoryEngine;
 use crate::ids::{DatabaseNumber, GroupId, ItemId};
 use crate::indexing::{self, IndexRules};
 use crate::machine::{Entry, LogId, Machine as _};
-use crate::partition::{Partition, PartitionSpec};
+use crate::partition::{PageOutcome, Partition, PartitionSpec};
 use crate::partition_key::KeyKind;
 use crate::query::Parameters;
 use crate::time::ClockInterval;

@@ -1,0 +1,163 @@
+use proptest::prelude::*;
+
+use super::*;
+
+/// What is done to an engine.
+#[derive(Clone, Debug)]
+enum Step {
+    Write(Vec<Change>),
+    Flush,
+    /// Keeps a view, to be compared at the end.
+    Look,
+}
+
+type Model = std::collections::BTreeMap<(Table, Vec<u8>), Vec<u8>>;
+
+fn table() -> impl Strategy<Value = Table> {
+    proptest::sample::select(&[Table::Items, Table::Feed, Table::Meta][..])
+}
+
+/// Short keys over few letters, so that they meet.
+fn key() -> impl Strategy<Value = Vec<u8>> {
+    proptest::collection::vec(proptest::sample::select(&[0_u8, 1, 2, 0xFF][..]), 1..4)
+}
+
+fn range() -> impl Strategy<Value = KeyRange> {
+    (table(), key(), proptest::option::of(key())).prop_map(|(table, start, end)| KeyRange {
+        table,
+        start,
+        end,
+    })
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    let value = proptest::collection::vec(any::<u8>(), 0..40);
+    prop_oneof![
+        6 => (table(), key(), value).prop_map(|(table, key, value)| Change::Put(table, key, value)),
+        2 => (table(), key()).prop_map(|(table, key)| Change::Delete(table, key)),
+        1 => range().prop_map(Change::DeleteRange),
+    ]
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        6 => proptest::collection::vec(change(), 1..6).prop_map(Step::Write),
+        1 => Just(Step::Flush),
+        1 => Just(Step::Look),
+    ];
+    proptest::collection::vec(step, 1..40)
+}
+
+fn batch(changes: &[Change]) -> Batch {
+    let mut batch = Batch::default();
+    for change in changes.iter().cloned() {
+        match change {
+            Change::Put(table, key, value) => batch.put(table, key, value),
+            Change::Delete(table, key) => batch.delete(table, key),
+            Change::DeleteRange(range) => batch.delete_range(range),
+        }
+    }
+    batch
+}
+
+fn change_model(model: &mut Model, changes: &[Change]) {
+    for change in changes.iter().cloned() {
+        match change {
+            Change::Put(table, key, value) => drop(model.insert((table, key), value)),
+            Change::Delete(table, key) => drop(model.remove(&(table, key))),
+            Change::DeleteRange(range) => model.retain(|(table, key), _| {
+                *table != range.table
+                    || *key < range.start
+                    || range.end.as_ref().is_some_and(|end| key >= end)
+            }),
+        }
+    }
+}
+
+/// Everything that can be read.
+fn contents(read: &dyn Read) -> Model {
+    let mut contents = Model::new();
+    for table in Table::ALL {
+        for row in read.scan(&KeyRange::prefix(table, Vec::new())) {
+            let (key, value) = row.unwrap();
+            assert_eq!(read.get(table, &key).unwrap().as_ref(), Some(&value));
+            contents.insert((table, key), value);
+        }
+    }
+    contents
+}
+
+/// Takes the steps; what the model held after every write since the last flush, and at that flush.
+fn run(engine: &dyn Engine, steps: &[Step], probe: &KeyRange) -> Vec<Model> {
+    let (mut model, mut looks) = (Model::new(), Vec::new());
+    let mut survivors = vec![model.clone()];
+    for step in steps {
+        match step {
+            Step::Write(changes) => {
+                engine.write(batch(changes)).unwrap();
+                change_model(&mut model, changes);
+                survivors.push(model.clone());
+            }
+            Step::Flush => {
+                engine.flush().unwrap();
+                survivors = vec![model.clone()];
+            }
+            Step::Look => looks.push((engine.view(), model.clone())),
+        }
+    }
+    looks.push((engine.view(), model.clone()));
+    for (view, model) in looks {
+        assert_eq!(contents(view.as_ref()), model, "later writes do not change a view");
+    }
+    let scanned: Vec<Row> = engine.scan(probe).map(Result::unwrap).collect();
+    let expected = model.into_iter().filter(|((table, key), _)| {
+        *table == probe.table
+            && *key >= probe.start
+            && probe.end.as_ref().is_none_or(|end| key < end)
+    });
+    let expected: Vec<Row> = expected.map(|((_, key), value)| (key, value)).collect();
+    assert_eq!(scanned, expected, "a scan shows its range in key order");
+    survivors
+}
+
+proptest! {
+    #[test]
+    fn memory_keeps_the_contract(steps in steps(), probe in range()) {
+        let engine = MemoryEngine::new();
+        let survivors = run(&engine, &steps, &probe);
+        engine.crash();
+        prop_assert!(survivors.contains(&contents(&engine)), "a crash leaves a prefix");
+    }
+}
+
+#[cfg(feature = "rocksdb")]
+mod rocks {
+    use std::path::Path;
+
+    use super::*;
+
+    /// What the disk holds while the process lives: what a crash would leave.
+    fn copy(from: &Path, to: &Path) {
+        for file in std::fs::read_dir(from).unwrap() {
+            let file = file.unwrap();
+            if file.file_name() != "LOCK" {
+                std::fs::copy(file.path(), to.join(file.file_name())).unwrap();
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+
+        /// The tables must not survive a crash at different points of history.
+        #[test]
+        fn rocks_keeps_the_contract(steps in steps(), probe in range()) {
+            let (live, dead) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+            let engine = RocksEngine::open(live.path(), RocksOptions::default()).unwrap();
+            let survivors = run(&engine, &steps, &probe);
+            copy(live.path(), dead.path());
+            let crashed = RocksEngine::open(dead.path(), RocksOptions::default()).unwrap();
+            prop_assert!(survivors.contains(&contents(&crashed)), "a crash leaves a prefix");
+        }
+    }
+}

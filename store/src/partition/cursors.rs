@@ -1,0 +1,42 @@
+//! How far sweeping came, so that what it passed is never scanned again.
+//!
+//! Removed rows leave traces in the engine that cost a reader time, so a scan that begins where the
+//! last sweep ended is what keeps a drain linear.
+
+use serde::{Deserialize, Serialize};
+
+use super::PartitionSpec;
+use crate::engine::{KeyRange, Table};
+use crate::item::{FeedPosition, OwnExpiry, expiry_key, feed_key};
+use crate::time::Seconds;
+
+/// The two ends of what was swept; replicated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct SweepCursors {
+    /// No inheriting item stands in the feed at or before this position.
+    pub(super) inheriting: Option<FeedPosition>,
+    /// No item with its own `ttl` is left at or before this place.
+    pub(super) own: Option<OwnExpiry>,
+}
+
+impl SweepCursors {
+    /// The part of the feed that was not passed.
+    pub(super) fn unswept_feed(&self, spec: &PartitionSpec) -> KeyRange {
+        let feed = KeyRange::prefix(Table::Feed, spec.group.0.to_be_bytes().to_vec());
+        match self.inheriting {
+            Some(passed) => feed.after(&feed_key(spec.group, passed)),
+            None => feed,
+        }
+    }
+
+    /// The items with their own `ttl` that expire by `through` and were not passed.
+    pub(super) fn unswept_own(&self, spec: &PartitionSpec, through: Seconds) -> KeyRange {
+        let order = KeyRange::prefix(Table::Expiry, spec.group.0.to_be_bytes().to_vec());
+        let end = expiry_key(spec.group, OwnExpiry::end_of(through));
+        let order = KeyRange { end: Some(end), ..order };
+        match self.own {
+            Some(passed) => order.after(&expiry_key(spec.group, passed)),
+            None => order,
+        }
+    }
+}
