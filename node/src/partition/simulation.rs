@@ -12,7 +12,10 @@
 //! `SEEDS=1000 cargo nextest run -p ephemeris-node simulation` runs more seeds; a failure prints its
 //! seed, and `SEED=n` runs that one alone.
 
+mod scenarios;
+
 use std::cell::RefCell;
+use std::future::Future;
 use std::num::NonZeroU32;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -114,7 +117,7 @@ fn t65_expiry_is_exact_and_irreversible_whatever_clocks_and_leaders_do() {
     };
     let mut reads = [0, 0];
     for seed in seeds {
-        match std::panic::catch_unwind(|| simulate(seed)) {
+        match std::panic::catch_unwind(|| simulate(seed, run(seed))) {
             Ok([alive, gone]) => reads = [reads[0] + alive, reads[1] + gone],
             Err(panic) => {
                 eprintln!("replay: SEED={seed} cargo nextest run -p ephemeris-node simulation");
@@ -125,7 +128,8 @@ fn t65_expiry_is_exact_and_irreversible_whatever_clocks_and_leaders_do() {
     assert!(reads[0] > 0 && reads[1] > 0, "clients saw items alive and gone: {reads:?}");
 }
 
-fn simulate(seed: u64) -> [u32; 2] {
+/// Runs what is to happen on one thread, in simulated time, the same for the same seed.
+fn simulate<F: Future>(seed: u64, happening: F) -> F::Output {
     // `RUST_LOG=debug` shows what happens inside.
     let filter = tracing_subscriber::EnvFilter::from_default_env();
     let _ = tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init();
@@ -136,7 +140,7 @@ fn simulate(seed: u64) -> [u32; 2] {
         .rng_seed(tokio::runtime::RngSeed::from_bytes(&seed.to_be_bytes()))
         .build()
         .unwrap();
-    LocalSet::new().block_on(&runtime, run(seed))
+    LocalSet::new().block_on(&runtime, happening)
 }
 
 /// Runs one seed; how many reads found an item, and how many found none.

@@ -1,0 +1,442 @@
+//! Scenarios that other stores got wrong, or that are hard to meet by chance, told one by one.
+//!
+//! The names carry the T-numbers of `docs/TESTING.md`, or the number of the etcd issue in which a
+//! lease went wrong.
+
+use ephemeris_store::document::Document;
+use ephemeris_store::item::Stamp;
+use ephemeris_store::time::Seconds;
+
+use super::*;
+
+const MILLI: i64 = 1000;
+const SECOND: i64 = 1_000_000;
+const HOUR: i64 = 3600 * SECOND;
+const YEAR: i64 = 365 * 24 * HOUR;
+/// A read that answers within this is no news: elections and clocks take their time.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Runs a scenario in simulated time, with clocks that agree.
+fn scenario<F: Future<Output = ()>>(tell: impl FnOnce(Scene) -> F) {
+    simulate(1, async {
+        let scene = Scene { world: Rc::new(World::start(1).await) };
+        scene.set_walls([0, 0, 0]);
+        scene.sample().await;
+        let sampler = tokio::task::spawn_local(scene.clone().keep_sampling());
+        tell(scene).await;
+        sampler.abort();
+    });
+}
+
+/// A world with hands to act in it.
+#[derive(Clone)]
+struct Scene {
+    world: Rc<World>,
+}
+
+impl Scene {
+    async fn keep_sampling(self) {
+        loop {
+            self.sample().await;
+            sleep(Duration::from_millis(300)).await;
+        }
+    }
+
+    async fn sample(&self) {
+        self.world.sample_clocks(&mut SmallRng::seed_from_u64(7)).await;
+    }
+
+    /// Sets how far the wall clocks are off, in microseconds.
+    fn set_walls(&self, errors: [i64; NODES as usize]) {
+        for (node, error) in self.world.nodes.borrow().iter().zip(errors) {
+            node.time.wall_error.store(error, Ordering::SeqCst);
+        }
+    }
+
+    /// Makes one wall clock wrong.
+    fn set_wall(&self, node: usize, error: i64) {
+        self.world.nodes.borrow()[node].time.wall_error.store(error, Ordering::SeqCst);
+    }
+
+    /// Waits until a node leads and answers.
+    async fn leader(&self) -> usize {
+        let deadline = monotonic() + PATIENCE;
+        loop {
+            for node in 0..NODES as usize {
+                let settled = async {
+                    let service = self.world.service(node)?;
+                    service.group().leadership().is_me.then_some(())?;
+                    timeout(DEADLINE, service.group().read_barrier()).await.ok()?.ok()
+                };
+                if settled.await.is_some() {
+                    return node;
+                }
+            }
+            assert!(monotonic() < deadline, "nobody leads:\n{}", self.world.describe());
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Kills the leader, boots it again, and waits for another.
+    async fn replace_leader(&self) -> usize {
+        let old = self.leader().await;
+        self.world.crash(old).await;
+        let new = self.leader().await;
+        self.world.boot(old).await;
+        new
+    }
+
+    fn key(&self, id: &str) -> ItemKey {
+        let value = PartitionKey::parse("[\"p\"]").unwrap();
+        let id = ItemId::try_from(id.to_string()).unwrap();
+        ItemKey::new(&self.world.rules.key().place(&value), &value, &id)
+    }
+
+    /// Asks a node; what is not executed is asked again, also of whoever leads then.
+    async fn ask(
+        &self,
+        node: usize,
+        request: PartitionRequest,
+    ) -> Result<PartitionResponse, PartitionError> {
+        let Some(service) = self.world.service(node) else { return Err(PartitionError::NotHere) };
+        let answer = timeout(DEADLINE, service.answer(request)).await;
+        answer.unwrap_or_else(|_| Err(PartitionError::Unknown("no answer in time".into())))
+    }
+
+    async fn ask_leader(&self, request: PartitionRequest) -> PartitionResponse {
+        let deadline = monotonic() + PATIENCE;
+        loop {
+            let leader = self.leader().await;
+            match self.ask(leader, request.clone()).await {
+                Ok(response) => return response,
+                Err(error) => assert!(monotonic() < deadline, "not answered: {error}"),
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    fn write_of(&self, id: &str, ttl: Option<u32>, kind: fn(Document) -> Action) -> ItemWrite {
+        let own = ttl.map_or(String::new(), |ttl| format!(",\"ttl\":{ttl}"));
+        let body = format!("{{\"id\":\"{id}\",\"pk\":\"p\"{own}}}");
+        let document = self.world.rules.parse(body.as_bytes()).unwrap().document;
+        ItemWrite { key: self.key(id), precondition: Precondition::None, action: kind(document) }
+    }
+
+    async fn write(&self, write: ItemWrite) -> Result<(Effect, Stamp), Refusal> {
+        let response = self.ask_leader(PartitionRequest::Write(vec![write])).await;
+        let PartitionResponse::Written { result, .. } = response else { panic!("{response:?}") };
+        let written = result.map_err(|refused| refused.refusal)?.pop().unwrap();
+        Ok((written.effect, written.stamp))
+    }
+
+    /// Writes an item with a time to live; returns its stamp.
+    async fn put(&self, id: &str, ttl: u32) -> Seconds {
+        self.write(self.write_of(id, Some(ttl), Action::Upsert)).await.unwrap().1.ts
+    }
+
+    /// True if the leader shows the item.
+    async fn shows(&self, id: &str) -> bool {
+        let response = self.ask_leader(PartitionRequest::Read(self.key(id))).await;
+        let PartitionResponse::Read { item, .. } = response else { panic!("{response:?}") };
+        item.is_some()
+    }
+
+    /// Sleeps until true time has come so far beyond a second, in microseconds.
+    async fn until(&self, second: Seconds, beyond: i64) {
+        let at = i64::try_from(second.0).unwrap() * SECOND + beyond;
+        if let Ok(left) = u64::try_from(at - self.world.truth()) {
+            sleep(Duration::from_micros(left)).await;
+        }
+    }
+
+    /// Items with rows at the leader, dead or alive.
+    async fn rows(&self) -> u64 {
+        let leader = self.leader().await;
+        self.world.service(leader).unwrap().group().machine().state().items()
+    }
+
+    /// Waits until the leader has no rows left.
+    async fn swept(&self) {
+        let deadline = monotonic() + PATIENCE;
+        while self.rows().await > 0 {
+            assert!(monotonic() < deadline, "not swept:\n{}", self.world.describe());
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+/// etcd #2508, #2660: a new leader took what it had just learned of for expired.
+#[test]
+fn etcd_2508_2660_nothing_expires_early_just_after_an_election() {
+    scenario(async |scene| {
+        let ts = scene.put("a", 8).await;
+        for second in 1..8 {
+            scene.replace_leader().await;
+            assert!(scene.shows("a").await, "alive {second} s before its time");
+            scene.until(ts.plus(second), 0).await;
+        }
+        scene.until(ts.plus(8), -50 * MILLI).await;
+        scene.replace_leader().await;
+        // The election took longer than what was left.
+        scene.until(ts.plus(8), 0).await;
+        assert!(!scene.shows("a").await);
+    });
+}
+
+/// etcd #9395, #13294: every new leader began the countdown anew.
+#[test]
+fn etcd_9395_13294_a_leader_change_does_not_restart_the_countdown() {
+    scenario(async |scene| {
+        let ts = scene.put("a", 6).await;
+        for second in [2, 4] {
+            scene.until(ts.plus(second), 0).await;
+            scene.replace_leader().await;
+        }
+        scene.until(ts.plus(6), -20 * MILLI).await;
+        assert!(scene.shows("a").await);
+        scene.until(ts.plus(6), 0).await;
+        assert!(!scene.shows("a").await, "gone at its second, not at a later one");
+    });
+}
+
+/// etcd #12528: a leader that was deposed and did not know it revoked leases.
+#[test]
+fn etcd_12528_a_deposed_leader_deletes_nothing() {
+    scenario(async |scene| {
+        let ts = scene.put("a", 4).await;
+        let old = scene.leader().await;
+        scene.until(ts.plus(3), 0).await;
+        scene.world.network.isolate(NodeId(u32::try_from(old).unwrap() + 1));
+        // Its sweeper goes on, and proposes what falls due.
+        let new = loop {
+            let leader = scene.leader().await;
+            if leader != old {
+                break leader;
+            }
+            sleep(Duration::from_millis(50)).await;
+        };
+        let rewritten = scene.put("a", 60).await;
+        scene.until(ts.plus(10), 0).await;
+        scene.world.network.heal();
+        scene.until(ts.plus(14), 0).await;
+        assert!(scene.shows("a").await, "the version that node {new} took is kept");
+        scene.until(rewritten.plus(60), 0).await;
+        assert!(!scene.shows("a").await);
+    });
+}
+
+/// etcd #17132: the remaining time was lost at the third change of leaders.
+#[test]
+fn etcd_17132_three_leader_changes_and_a_restart_within_one_ttl() {
+    scenario(async |scene| {
+        let ts = scene.put("a", 16).await;
+        for second in [3, 6, 9] {
+            scene.until(ts.plus(second), 0).await;
+            scene.replace_leader().await;
+        }
+        for node in 0..NODES as usize {
+            scene.world.crash(node).await;
+        }
+        for node in 0..NODES as usize {
+            scene.world.boot(node).await;
+        }
+        scene.until(ts.plus(16), -20 * MILLI).await;
+        assert!(scene.shows("a").await);
+        scene.until(ts.plus(16), 0).await;
+        assert!(!scene.shows("a").await);
+        scene.swept().await;
+    });
+}
+
+/// T1, T2: whatever told a client that an item is gone, a leader with a slow clock must not bring it
+/// back.
+#[test]
+fn t01_t02_what_a_fast_leader_called_gone_a_slow_one_does_not_bring_back() {
+    for skew in [200 * MILLI, SECOND, 5 * SECOND] {
+        for observation in ["read", "replace", "delete", "create"] {
+            scenario(async |scene| {
+                let ts = scene.put("a", 3).await;
+                let fast = scene.leader().await;
+                scene.set_wall(fast, skew);
+                // A write is decided by the earliest the leader's clock allows: some milliseconds late.
+                scene.until(ts.plus(3), 100 * MILLI).await;
+                match observation {
+                    "read" => assert!(!scene.shows("a").await),
+                    "replace" => {
+                        let replace = scene.write_of("a", None, Action::Replace);
+                        assert_eq!(scene.write(replace).await, Err(Refusal::NotFound));
+                    }
+                    "delete" => {
+                        let (key, precondition) = (scene.key("a"), Precondition::None);
+                        let delete = ItemWrite { key, precondition, action: Action::Delete };
+                        assert_eq!(scene.write(delete).await, Err(Refusal::NotFound));
+                    }
+                    _ => {
+                        let create = scene.write_of("a", Some(1), Action::Create);
+                        let (effect, stamp) = scene.write(create).await.unwrap();
+                        assert_eq!(effect, Effect::Created);
+                        scene.until(stamp.ts.plus(1), 100 * MILLI).await;
+                    }
+                }
+                scene.world.crash(fast).await;
+                // One clock is wrong at a time: now that of whoever leads next.
+                scene.set_wall(fast, 0);
+                let slow = scene.leader().await;
+                scene.set_wall(slow, -skew);
+                assert_ne!(slow, fast);
+                assert!(!scene.shows("a").await, "{observation}, {skew} µs");
+            });
+        }
+    }
+}
+
+/// T3: the leader's clock steps back by an hour; what is due expires all the same.
+#[test]
+fn t03_a_leader_whose_clock_steps_back_expires_on_time() {
+    scenario(async |scene| {
+        let ts = scene.put("a", 5).await;
+        let leader = scene.leader().await;
+        scene.set_wall(leader, -HOUR);
+        scene.until(ts.plus(5), -20 * MILLI).await;
+        assert!(scene.shows("a").await);
+        scene.until(ts.plus(5), 0).await;
+        assert!(!scene.shows("a").await);
+        assert!(scene.put("b", 1).await >= ts.plus(5), "stamps go on");
+        scene.swept().await;
+    });
+}
+
+/// T4: the leader's clock jumps ahead; nothing expires by it, and nothing is purged.
+#[test]
+fn t04_a_leader_whose_clock_jumps_ahead_expires_nothing() {
+    let (in_2038, in_2106) = (2_147_483_647 * SECOND, 4_294_967_295 * SECOND);
+    for jump in [HOUR, YEAR, in_2038 - EPOCH_MICROS, in_2106 - EPOCH_MICROS] {
+        scenario(async |scene| {
+            let ts = scene.put("a", 30).await;
+            let leader = scene.leader().await;
+            scene.set_wall(leader, jump);
+            for second in [2, 10, 29] {
+                scene.until(ts.plus(second), 0).await;
+                assert!(scene.shows("a").await, "{second} s, jump {jump}");
+                assert_eq!(scene.rows().await, 1);
+            }
+            let stamped = scene.put("b", 1).await;
+            assert!(stamped <= ts.plus(31), "the jump stamps nothing either: {stamped}");
+            scene.until(ts.plus(30), 0).await;
+            assert!(!scene.shows("a").await);
+        });
+    }
+}
+
+/// T5: two clocks of three are wrong, each in its own way: doubt is answered as doubt, and when they
+/// are right again nothing was lost.
+#[test]
+fn t05_without_a_majority_of_right_clocks_there_is_doubt_and_no_loss() {
+    scenario(async |scene| {
+        let ts = scene.put("a", 10).await;
+        scene.set_walls([0, HOUR, -HOUR]);
+        // Samples of the clocks are good for a minute: then nothing is known any more.
+        scene.until(ts.plus(200), 0).await;
+        let leader = scene.leader().await;
+        for _ in 0..20 {
+            match scene.ask(leader, PartitionRequest::Read(scene.key("a"))).await {
+                Ok(PartitionResponse::Read { item: None, .. })
+                | Err(PartitionError::Doubtful(_) | PartitionError::NotLeader { .. }) => {}
+                other => panic!("{other:?}"),
+            }
+            sleep(Duration::from_secs(1)).await;
+        }
+        let long = scene.put("long", 10_000).await;
+        assert!(scene.shows("long").await || scene.rows().await > 0, "nothing is lost");
+        scene.set_walls([0, 0, 0]);
+        scene.until(long.plus(120), 0).await;
+        assert!(scene.shows("long").await);
+        assert!(!scene.shows("a").await);
+    });
+}
+
+/// T6: a clock that jumps to and fro by half a second, every ten milliseconds, under writes.
+#[test]
+fn t06_a_strobing_clock_has_no_effect() {
+    scenario(async |scene| {
+        let strobing = scene.leader().await;
+        let strobe = tokio::task::spawn_local({
+            let scene = scene.clone();
+            async move {
+                for turn in 0_i64.. {
+                    scene.set_wall(strobing, if turn % 2 == 0 { 1 } else { -1 } * SECOND / 2);
+                    sleep(Duration::from_millis(10)).await;
+                }
+            }
+        });
+        let mut last = Seconds(0);
+        for round in 0..20 {
+            let id = format!("i{round}");
+            let ts = scene.put(&id, 2).await;
+            assert!(ts >= last, "stamps never go back");
+            last = ts;
+            // Not closer: the strobe may widen the interval, and a read in doubt waits.
+            scene.until(ts.plus(2), -700 * MILLI).await;
+            assert!(scene.shows(&id).await);
+            scene.until(ts.plus(2), 0).await;
+            assert!(!scene.shows(&id).await);
+        }
+        strobe.abort();
+        scene.swept().await;
+    });
+}
+
+/// T12: all nodes are down for longer than any item lives.
+#[test]
+fn t12_after_a_long_outage_the_first_read_finds_the_dead_gone() {
+    scenario(async |scene| {
+        let ts = scene.put("a", 10).await;
+        scene.put("long", 1_000_000).await;
+        for node in 0..NODES as usize {
+            scene.world.crash(node).await;
+        }
+        // Longer than a jump that needs no vouching.
+        scene.until(ts.plus(20_000), 0).await;
+        for node in 0..NODES as usize {
+            scene.world.boot(node).await;
+        }
+        assert!(!scene.shows("a").await);
+        assert!(scene.shows("long").await);
+    });
+}
+
+/// T13: after a restart all wall clocks are behind what the partition has seen.
+#[test]
+fn t13_stamps_never_decrease_when_all_clocks_start_behind() {
+    scenario(async |scene| {
+        let ts = scene.put("a", 10_000).await;
+        for node in 0..NODES as usize {
+            scene.world.crash(node).await;
+        }
+        scene.set_walls([-HOUR; NODES as usize]);
+        for node in 0..NODES as usize {
+            scene.world.boot(node).await;
+        }
+        assert!(scene.put("b", 10_000).await >= ts);
+        assert!(scene.shows("a").await);
+    });
+}
+
+/// T15: a leader that cannot commit the advance answers neither 404 nor 200.
+#[test]
+fn t15_a_leader_that_cannot_commit_the_advance_answers_nothing() {
+    scenario(async |scene| {
+        let ts = scene.put("a", 3).await;
+        let old = scene.leader().await;
+        scene.until(ts.plus(3), -100 * MILLI).await;
+        scene.world.network.isolate(NodeId(u32::try_from(old).unwrap() + 1));
+        for _ in 0..10 {
+            let read = scene.ask(old, PartitionRequest::Read(scene.key("a"))).await;
+            let early = scene.world.truth() < i64::try_from(ts.0 + 3).unwrap() * SECOND;
+            assert!(read.is_err() || early, "{read:?}");
+            sleep(Duration::from_millis(50)).await;
+        }
+        scene.world.crash(old).await;
+        assert!(!scene.shows("a").await, "whoever leads now has the log say so");
+    });
+}
