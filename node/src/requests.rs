@@ -154,6 +154,22 @@ enum Repeat {
     IfNotExecuted,
 }
 
+impl Repeat {
+    /// What holds for a request to a partition.
+    fn of(request: &PartitionRequest) -> Self {
+        match request {
+            PartitionRequest::Write(_) | PartitionRequest::Clear(_) => Repeat::IfNotExecuted,
+            PartitionRequest::Read(_)
+            | PartitionRequest::Find(_)
+            | PartitionRequest::Query(_)
+            | PartitionRequest::Changes(_)
+            | PartitionRequest::SetTtlPolicy { .. }
+            | PartitionRequest::Statistics
+            | PartitionRequest::TtlStatus => Repeat::Freely,
+        }
+    }
+}
+
 /// One attempt's end.
 enum Attempt {
     Done(NodeResponse),
@@ -170,16 +186,7 @@ impl Node {
         request: PartitionRequest,
         deadline: Instant,
     ) -> Result<PartitionResponse, RequestError> {
-        let repeat = match &request {
-            PartitionRequest::Write(_) | PartitionRequest::Clear(_) => Repeat::IfNotExecuted,
-            PartitionRequest::Read(_)
-            | PartitionRequest::Find(_)
-            | PartitionRequest::Query(_)
-            | PartitionRequest::Changes(_)
-            | PartitionRequest::SetTtlPolicy { .. }
-            | PartitionRequest::Statistics
-            | PartitionRequest::TtlStatus => Repeat::Freely,
-        };
+        let repeat = Repeat::of(&request);
         let request = NodeRequest::Partition(group, request);
         match self.at_leader(group, &request, repeat, deadline).await? {
             NodeResponse::Partition(Ok(response)) => Ok(response),
@@ -427,5 +434,61 @@ impl crate::transport::RequestHandler for Node {
             let request = codec::decode(&request).map_err(|error| error.to_string())?;
             Ok(Bytes::from(codec::encode(&node.answer(from, request).await)))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NODE: NodeId = NodeId(2);
+
+    fn request() -> NodeRequest {
+        NodeRequest::Partition(GroupId(1), PartitionRequest::Write(Vec::new()))
+    }
+
+    fn refused(error: PartitionError, repeat: Repeat) -> Attempt {
+        judge(&request(), NodeResponse::Partition(Err(error)), repeat)
+    }
+
+    /// What may have been done must not be done twice: a create would be refused by itself.
+    #[test]
+    fn a_write_of_unknown_outcome_is_never_sent_again() {
+        assert_eq!(Repeat::of(&PartitionRequest::Write(Vec::new())), Repeat::IfNotExecuted);
+        let lost = [
+            refused(PartitionError::Unknown("cut off".into()), Repeat::IfNotExecuted),
+            no_answer(
+                &TransportError::NoAnswer { node: NODE, waited: Duration::ZERO },
+                Repeat::IfNotExecuted,
+            ),
+        ];
+        for attempt in lost {
+            assert!(matches!(attempt, Attempt::Failed(RequestError::Unknown(_))));
+        }
+    }
+
+    #[test]
+    fn what_was_surely_not_executed_is_tried_elsewhere() {
+        let leader = Some(ReplicaId { node: NODE, incarnation: 0 });
+        let elsewhere = refused(PartitionError::NotLeader { leader }, Repeat::IfNotExecuted);
+        assert!(matches!(elsewhere, Attempt::Again(Some(NODE))));
+        let unreachable = no_answer(&TransportError::Unreachable(NODE), Repeat::IfNotExecuted);
+        assert!(matches!(unreachable, Attempt::Again(None)));
+        let lost = TransportError::NoAnswer { node: NODE, waited: Duration::ZERO };
+        assert!(matches!(no_answer(&lost, Repeat::Freely), Attempt::Again(None)));
+    }
+
+    #[test]
+    fn a_doubt_is_told_and_not_sent_about() {
+        let doubtful = refused(PartitionError::Doubtful("clocks".into()), Repeat::Freely);
+        assert!(matches!(doubtful, Attempt::Failed(RequestError::Doubtful(_))));
+    }
+
+    #[test]
+    fn an_answer_to_another_question_is_a_fault() {
+        let other = PartitionResponse::Statistics(crate::partition::PartitionStatistics::default());
+        let answered = NodeResponse::Partition(Ok(other));
+        let attempt = judge(&request(), answered, Repeat::Freely);
+        assert!(matches!(attempt, Attempt::Failed(RequestError::Fault(_))));
     }
 }

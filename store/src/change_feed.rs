@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::charge::QueryWork;
 use crate::engine::{Fault, KeyRange, Table};
 use crate::ids::Lsn;
-use crate::item::{FeedPosition, FeedRow, Item, feed_key, feed_position};
+use crate::item::{FeedPosition, Item, VersionRow, feed_key, feed_position};
 use crate::partition::{PageOutcome, PartitionSpec, PartitionView};
 use crate::partition_key::KeyDefinition;
 use crate::query::{PageLimits, Scope};
@@ -62,7 +62,7 @@ pub fn read_changes(
     let (mut bytes, mut looked_at, mut last) = (0, 0, None);
     for row in view.scan(&range_from(spec, first)) {
         let (row_key, row) = row?;
-        let (position, row) = (feed_position(&row_key)?, FeedRow::decode(&row)?);
+        let (position, row) = (feed_position(&row_key)?, VersionRow::decode(&row)?);
         let full = page.rows.len() >= limits.rows || bytes >= limits.bytes;
         // A page ends between transactions, and not before it has looked at one.
         let may_end = last.is_some_and(|last| last != position.lsn);
@@ -71,7 +71,7 @@ pub fn read_changes(
             break;
         }
         (looked_at, last) = (looked_at + 1, Some(position.lsn));
-        match view.state().ttl().judge(row.ttl, row.ts, hi) {
+        match view.state().ttl().judge(row.stamp.ttl, row.stamp.ts, hi) {
             Life::Dead => continue,
             Life::InDoubt(expiry) => return Ok(PageOutcome::InDoubt(expiry)),
             Life::Alive => {}
@@ -120,7 +120,7 @@ fn first_stamped(
         let row = view.scan(&range_from(spec, Lsn(middle))).next().transpose()?;
         let reached = match row {
             None => true,
-            Some((_, row)) => FeedRow::decode(&row)?.ts >= second,
+            Some((_, row)) => VersionRow::decode(&row)?.stamp.ts >= second,
         };
         if reached {
             high = middle;

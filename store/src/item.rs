@@ -165,19 +165,8 @@ fn corrupt_item(error: &MalformedKey) -> Fault {
 impl Item {
     /// The stored form: version byte, header, body.
     pub fn encode(&self) -> Vec<u8> {
-        let Stamp { lsn, operation, ts, ttl, etag, number, indexed_values } = self.stamp;
-        let (ttl_code, ttl_seconds) = ttl_code(ttl);
         let mut bytes = Vec::with_capacity(HEADER_BYTES + self.body.len());
-        bytes.push(ITEM_VERSION);
-        bytes.push(ttl_code);
-        bytes.extend_from_slice(&operation.to_be_bytes());
-        bytes.extend_from_slice(&ttl_seconds.to_be_bytes());
-        bytes.extend_from_slice(&lsn.0.to_be_bytes());
-        bytes.extend_from_slice(&ts.0.to_be_bytes());
-        bytes.extend_from_slice(&etag.0.to_be_bytes());
-        bytes.extend_from_slice(&number.0.to_be_bytes());
-        bytes.extend_from_slice(&indexed_values.to_be_bytes());
-        assert_eq!(bytes.len(), HEADER_BYTES, "the header has a fixed length");
+        self.stamp.put(&mut bytes);
         bytes.extend_from_slice(&self.body);
         bytes
     }
@@ -199,6 +188,23 @@ impl Stamp {
     /// Reads the header of a stored item, leaving the body alone.
     pub fn decode(bytes: &[u8]) -> Result<Self, Fault> {
         Self::read(&mut KeyReader::new(bytes)).map_err(|error| corrupt_item(&error))
+    }
+
+    /// Appends the header of a stored item.
+    fn put(&self, bytes: &mut Vec<u8>) {
+        let Stamp { lsn, operation, ts, ttl, etag, number, indexed_values } = *self;
+        let (ttl_code, ttl_seconds) = ttl_code(ttl);
+        let start = bytes.len();
+        bytes.push(ITEM_VERSION);
+        bytes.push(ttl_code);
+        bytes.extend_from_slice(&operation.to_be_bytes());
+        bytes.extend_from_slice(&ttl_seconds.to_be_bytes());
+        bytes.extend_from_slice(&lsn.0.to_be_bytes());
+        bytes.extend_from_slice(&ts.0.to_be_bytes());
+        bytes.extend_from_slice(&etag.0.to_be_bytes());
+        bytes.extend_from_slice(&number.0.to_be_bytes());
+        bytes.extend_from_slice(&indexed_values.to_be_bytes());
+        assert_eq!(bytes.len() - start, HEADER_BYTES, "the header has a fixed length");
     }
 
     fn read(reader: &mut KeyReader<'_>) -> Result<Self, MalformedKey> {
@@ -298,13 +304,14 @@ impl ContainerKeys {
     }
 }
 
-/// A row of `Table::Feed`: the last write of one item.
+/// What a row of `Table::Feed` or `Table::Expiry` says of an item's version: enough to charge for it
+/// and to remove it unread.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FeedRow {
-    /// `_ts` of the version.
-    pub ts: Seconds,
-    /// Its time to live.
-    pub ttl: ItemTtl,
+pub struct VersionRow {
+    /// The version's stamp.
+    pub stamp: Stamp,
+    /// Bytes of its body.
+    pub body_bytes: u32,
     /// The item.
     pub item: ItemKey,
 }
@@ -389,15 +396,18 @@ pub fn expiry_place(key: &[u8]) -> Result<OwnExpiry, Fault> {
     parse().map_err(|error: MalformedKey| Fault::corrupt("expiry", error))
 }
 
-impl FeedRow {
+impl VersionRow {
     /// The row of a version.
+    pub fn new(key: &ItemKey, version: &Item) -> Self {
+        let body_bytes = u32::try_from(version.body.len()).expect("a body has a few megabytes");
+        Self { stamp: version.stamp, body_bytes, item: key.clone() }
+    }
+
+    /// The stored form: the stamp as in the item, the length of the body, the item's key.
     pub fn encode(&self) -> Vec<u8> {
-        let (ttl_code, ttl_seconds) = ttl_code(self.ttl);
-        let mut bytes = Vec::with_capacity(14 + self.item.as_bytes().len());
-        bytes.push(ITEM_VERSION);
-        bytes.push(ttl_code);
-        bytes.extend_from_slice(&ttl_seconds.to_be_bytes());
-        bytes.extend_from_slice(&self.ts.0.to_be_bytes());
+        let mut bytes = Vec::with_capacity(HEADER_BYTES + 4 + self.item.as_bytes().len());
+        self.stamp.put(&mut bytes);
+        bytes.extend_from_slice(&self.body_bytes.to_be_bytes());
         bytes.extend_from_slice(self.item.as_bytes());
         bytes
     }
@@ -406,15 +416,11 @@ impl FeedRow {
     pub fn decode(bytes: &[u8]) -> Result<Self, Fault> {
         let parse = || {
             let mut reader = KeyReader::new(bytes);
-            if reader.u8()? != ITEM_VERSION {
-                return Err(MalformedKey("an unknown feed version"));
-            }
-            let ttl_code = reader.u8()?;
-            let ttl = ttl_from_code(ttl_code, reader.u32()?)?;
-            let ts = Seconds(reader.u64()?);
-            Ok(Self { ts, ttl, item: ItemKey::from_bytes(reader.rest())? })
+            let stamp = Stamp::read(&mut reader)?;
+            let body_bytes = reader.u32()?;
+            Ok(Self { stamp, body_bytes, item: ItemKey::from_bytes(reader.rest())? })
         };
-        parse().map_err(|error| Fault::corrupt("feed", error))
+        parse().map_err(|error: MalformedKey| Fault::corrupt("feed", error))
     }
 }
 
@@ -534,14 +540,15 @@ mod tests {
             let feed = GroupId(4);
             prop_assert_eq!(a.cmp(&b), feed_key(feed, a).cmp(&feed_key(feed, b)));
             prop_assert_eq!(feed_position(&feed_key(feed, a)).unwrap(), a);
-            let row = FeedRow { ts: Seconds(a.lsn.0), ttl: ItemTtl::Inherit, item: key("[1]", "x") };
-            prop_assert_eq!(FeedRow::decode(&row.encode()).unwrap(), row);
+            let version = Item { stamp: stamp(ItemTtl::Inherit), body: vec![0; a.operation.into()] };
+            let row = VersionRow::new(&key("[1]", "x"), &version);
+            prop_assert_eq!(VersionRow::decode(&row.encode()).unwrap(), row);
         }
 
         #[test]
         fn any_bytes_are_decoded_without_panic(bytes: Vec<u8>) {
             let _ = Item::decode(bytes.clone());
-            let _ = FeedRow::decode(&bytes);
+            let _ = VersionRow::decode(&bytes);
             let _ = feed_position(&bytes);
             let _ = expiry_place(&bytes);
         }

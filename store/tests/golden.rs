@@ -17,7 +17,7 @@ use ephemeris_store::document::{DocumentRules, IdField};
 use ephemeris_store::engine::{Engine as _, KeyRange, MemoryEngine, Table};
 use ephemeris_store::ids::{ContainerNumber, DatabaseNumber, Etag, GroupId, ItemId, Lsn};
 use ephemeris_store::indexing::{self, IndexRules};
-use ephemeris_store::item::{FeedRow, Item, ItemKey, LogicalPartition, expiry_place};
+use ephemeris_store::item::{Item, ItemKey, LogicalPartition, VersionRow, expiry_place};
 use ephemeris_store::machine::{Entry, LogId, Machine};
 use ephemeris_store::partition::{PageOutcome, Partition, PartitionSpec, Retention};
 use ephemeris_store::partition_key::{KeyDefinition, KeyKind, PartitionKey, SlotRange};
@@ -399,12 +399,12 @@ impl Runner {
             let mut names: Vec<String> = rows
                 .iter()
                 .map(|(key, value)| match range.table {
-                    Table::Feed => Ok(item_id(&FeedRow::decode(value)?.item)),
+                    Table::Feed => Ok(item_id(&VersionRow::decode(value)?.item)),
                     Table::Numbers => Ok(item_id(&ItemKey::from_bytes(value)?)),
                     Table::Items => Ok(item_id(&view.keys().item_of(key)?)),
                     Table::Expiry => {
                         let expiry = expiry_place(key)?.second;
-                        Ok(format!("{}@{expiry}", item_id(&ItemKey::from_bytes(value)?)))
+                        Ok(format!("{}@{expiry}", item_id(&VersionRow::decode(value)?.item)))
                     }
                     Table::Expired | Table::Meta | Table::Catalog => Ok(String::new()),
                 })

@@ -13,7 +13,8 @@ use crate::document::Document;
 use crate::engine::{Batch, Fault, Table};
 use crate::ids::{Etag, ItemNumber, Lsn};
 use crate::item::{
-    FeedPosition, FeedRow, Item, ItemKey, LogicalPartition, OwnExpiry, Stamp, expiry_key, feed_key,
+    FeedPosition, Item, ItemKey, LogicalPartition, OwnExpiry, Stamp, VersionRow, expiry_key,
+    feed_key,
 };
 use crate::machine::{self, Entry, LogId, Membership, MetaTag};
 use crate::patch::{PatchFailure, PatchRequest};
@@ -308,7 +309,7 @@ impl Draft<'_> {
         Ok(CommandEffect::Cleared { removed, more: false })
     }
 
-    fn is_dead(&self, item: &Item) -> bool {
+    pub(super) fn is_dead(&self, item: &Item) -> bool {
         self.state.ttl.is_dead(item.stamp.ttl, item.stamp.ts)
     }
 
@@ -353,7 +354,8 @@ impl Draft<'_> {
         };
         let item = Item { stamp, body: document.body.clone() };
         if let Some(old) = stored {
-            self.forget(&key, old);
+            self.record_if_expired(&key, old);
+            self.forget(&VersionRow::new(&key, old));
             if old.stamp.number != number {
                 let row = self.partition.keys.number(old.stamp.number);
                 self.batch.delete(Table::Numbers, row);
@@ -367,15 +369,14 @@ impl Draft<'_> {
     /// Writes every row of a version.
     fn add(&mut self, key: &ItemKey, item: &Item) {
         let Stamp { ts, ttl, number, .. } = item.stamp;
-        let (keys, feed) = (self.partition.keys, self.partition.spec.group);
+        let (keys, group) = (self.partition.keys, self.partition.spec.group);
         self.batch.put(Table::Items, keys.item(key), item.encode());
         self.batch.put(Table::Numbers, keys.number(number), key.as_bytes().to_vec());
-        let position = FeedPosition::of(&item.stamp);
-        let row = FeedRow { ts, ttl, item: key.clone() };
-        self.batch.put(Table::Feed, feed_key(feed, position), row.encode());
+        let row = VersionRow::new(key, item).encode();
         if let Some(expiry) = OwnExpiry::of(&item.stamp) {
-            self.batch.put(Table::Expiry, expiry_key(feed, expiry), key.as_bytes().to_vec());
+            self.batch.put(Table::Expiry, expiry_key(group, expiry), row.clone());
         }
+        self.batch.put(Table::Feed, feed_key(group, FeedPosition::of(&item.stamp)), row);
         let expiry = self.state.ttl.expiry(ttl, ts);
         self.due = [self.due, expiry].into_iter().flatten().min();
         self.state.items += 1;
@@ -384,24 +385,27 @@ impl Draft<'_> {
 
     /// Removes every row of a version.
     pub(super) fn remove(&mut self, key: &ItemKey, item: &Item) {
-        let keys = self.partition.keys;
-        self.forget(key, item);
-        self.batch.delete(Table::Items, keys.item(key));
-        self.batch.delete(Table::Numbers, keys.number(item.stamp.number));
+        self.record_if_expired(key, item);
+        self.remove_rows(&VersionRow::new(key, item));
         self.touched.push((key.clone(), None));
     }
 
+    /// Removes every row of a version, which may be unread.
+    pub(super) fn remove_rows(&mut self, version: &VersionRow) {
+        let keys = self.partition.keys;
+        self.forget(version);
+        self.batch.delete(Table::Items, keys.item(&version.item));
+        self.batch.delete(Table::Numbers, keys.number(version.stamp.number));
+    }
+
     /// Removes the rows of a version that its successor does not overwrite.
-    fn forget(&mut self, key: &ItemKey, item: &Item) {
-        if self.is_dead(item) {
-            self.record_expiry(key, item);
-        }
+    fn forget(&mut self, version: &VersionRow) {
         let group = self.partition.spec.group;
-        self.batch.delete(Table::Feed, feed_key(group, FeedPosition::of(&item.stamp)));
-        if let Some(expiry) = OwnExpiry::of(&item.stamp) {
+        self.batch.delete(Table::Feed, feed_key(group, FeedPosition::of(&version.stamp)));
+        if let Some(expiry) = OwnExpiry::of(&version.stamp) {
             self.batch.delete(Table::Expiry, expiry_key(group, expiry));
         }
-        let bytes = item.body.len() as u64;
+        let bytes = u64::from(version.body_bytes);
         let state = &mut self.state;
         state.items = state.items.checked_sub(1).expect("only stored items are removed");
         state.bytes = state.bytes.checked_sub(bytes).expect("only stored bytes are removed");

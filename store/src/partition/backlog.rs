@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::PartitionView;
 use crate::engine::Fault;
-use crate::item::{FeedRow, expiry_place};
+use crate::item::{Stamp, VersionRow, expiry_place};
 use crate::partition::PartitionSpec;
 use crate::time::Seconds;
 use crate::ttl::{ItemTtl, TtlPolicy};
@@ -69,13 +69,13 @@ impl PartitionView {
             TtlPolicy::Off | TtlPolicy::NoDefault => 0,
         };
         for row in self.scan(&self.state().swept.unswept_feed(spec)) {
-            let row = FeedRow::decode(&row?.1)?;
-            if row.ts > through || *rows_left == 0 {
+            let Stamp { ts, ttl, .. } = VersionRow::decode(&row?.1)?.stamp;
+            if ts > through || *rows_left == 0 {
                 return Ok(());
             }
             *rows_left -= 1;
-            if row.ttl == ItemTtl::Inherit {
-                backlog.add(row.ts.plus(lived));
+            if ttl == ItemTtl::Inherit {
+                backlog.add(ts.plus(lived));
             }
         }
         Ok(())

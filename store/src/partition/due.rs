@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Partition;
 use crate::engine::Fault;
-use crate::item::{FeedRow, expiry_place};
+use crate::item::{VersionRow, expiry_place};
 use crate::time::Seconds;
 use crate::ttl::TtlPolicy;
 
@@ -78,7 +78,7 @@ impl Partition {
         let state = self.state();
         let range = state.swept.unswept_feed(&self.spec);
         let Some(row) = self.engine.scan(&range).next() else { return Ok(None) };
-        let first = FeedRow::decode(&row?.1)?.ts;
+        let first = VersionRow::decode(&row?.1)?.stamp.ts;
         if state.ttl.inheriting_dead_through().is_some_and(|through| first <= through) {
             return Ok(Some(state.ttl.clock().floor_seconds()));
         }

@@ -58,9 +58,10 @@ fn decode(bytes: &[u8]) -> Result<ExpiryRecord, Fault> {
 }
 
 impl Draft<'_> {
-    /// Records that a version has expired, if the container wants to know.
-    pub(super) fn record_expiry(&mut self, key: &ItemKey, item: &Item) {
-        if self.state.retention.is_none() {
+    /// Records that a version has expired, if it has and the container wants to know. Its rows must go
+    /// with this entry.
+    pub(super) fn record_if_expired(&mut self, key: &ItemKey, item: &Item) {
+        if self.state.retention.is_none() || !self.is_dead(item) {
             return;
         }
         let removed = self.state.ttl.last_ts();

@@ -10,7 +10,7 @@ use std::num::NonZeroU32;
 use super::apply::Draft;
 use crate::command::CommandEffect;
 use crate::engine::{Fault, Table};
-use crate::item::{FeedRow, Item, ItemKey, OwnExpiry, expiry_place, feed_position};
+use crate::item::{Item, OwnExpiry, VersionRow, expiry_place, feed_position};
 use crate::time::Millis;
 use crate::ttl::ItemTtl;
 
@@ -49,9 +49,8 @@ impl Draft<'_> {
             if *removed == limit {
                 return Ok(true);
             }
-            let (key, item) = row?;
-            let item = ItemKey::from_bytes(&item);
-            self.remove_dead(&item.map_err(|error| Fault::corrupt("expiry", error))?)?;
+            let (key, version) = row?;
+            self.remove_dead(&VersionRow::decode(&version)?)?;
             self.state.swept.own = Some(expiry_place(&key)?);
             *removed += 1;
         }
@@ -67,15 +66,15 @@ impl Draft<'_> {
         let mut rows_left = limit.saturating_mul(ROWS_PASSED_PER_REMOVAL);
         for row in partition.engine.scan(&range) {
             let (key, value) = row?;
-            let row = FeedRow::decode(&value)?;
-            if row.ts > through {
+            let version = VersionRow::decode(&value)?;
+            if version.stamp.ts > through {
                 return Ok(false);
             }
             if *removed == limit || rows_left == 0 {
                 return Ok(true);
             }
-            if row.ttl == ItemTtl::Inherit {
-                self.remove_dead(&row.item)?;
+            if version.stamp.ttl == ItemTtl::Inherit {
+                self.remove_dead(&version)?;
                 *removed += 1;
             }
             self.state.swept.inheriting = Some(feed_position(&key)?);
@@ -84,15 +83,22 @@ impl Draft<'_> {
         Ok(false)
     }
 
-    fn remove_dead(&mut self, key: &ItemKey) -> Result<(), Fault> {
-        let row = self.partition.engine.get(Table::Items, &self.partition.keys.item(key))?;
+    /// Removes a version by what its row says; the item is read only if its expiry is recorded.
+    fn remove_dead(&mut self, version: &VersionRow) -> Result<(), Fault> {
+        let dead = self.state.ttl.is_dead(version.stamp.ttl, version.stamp.ts);
+        assert!(dead, "the sweeper removes only dead items");
+        if self.state.retention.is_none() {
+            self.remove_rows(version);
+            return Ok(());
+        }
+        let row =
+            self.partition.engine.get(Table::Items, &self.partition.keys.item(&version.item))?;
         let Some(row) = row else {
             return Err(Fault::corrupt("expiry", "an index row without its item"));
         };
         let item = Item::decode(row)?;
-        let dead = self.state.ttl.is_dead(item.stamp.ttl, item.stamp.ts);
-        assert!(dead, "the sweeper removes only dead items");
-        self.remove(key, &item);
+        assert_eq!(item.stamp, version.stamp, "a row leads to the last version");
+        self.remove(&version.item, &item);
         Ok(())
     }
 }
