@@ -1,7 +1,7 @@
 //! The engine of tests and simulation: ordered maps in memory that know what a crash would lose.
 
 use std::ops::Bound;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 
 use imbl::OrdMap;
 
@@ -20,7 +20,11 @@ struct Shared {
     now: State,
     /// The prefix a crash returns to.
     durable: State,
+    /// What there was after each write since the last flush.
+    unflushed: Vec<State>,
     unflushed_bytes: u64,
+    /// Writes and flushes left until the disk fails.
+    writes_left: Option<u64>,
 }
 
 #[derive(Clone, Default)]
@@ -36,9 +40,45 @@ impl MemoryEngine {
 
     /// Loses everything that was not flushed, as a crash of the process would.
     pub fn crash(&self) {
-        let mut shared = self.shared.write().unwrap_or_else(PoisonError::into_inner);
+        self.crash_after(0);
+    }
+
+    /// Crashes after this many of the writes since the last flush reached the disk by themselves, as
+    /// they do when a write buffer is full.
+    pub fn crash_after(&self, writes: usize) {
+        let mut shared = self.lock();
+        if let Some(reached) = writes.checked_sub(1) {
+            shared.durable = shared.unflushed[reached].clone();
+        }
         shared.now = shared.durable.clone();
+        shared.unflushed.clear();
         shared.unflushed_bytes = 0;
+        shared.writes_left = None;
+    }
+
+    /// How many writes there were since the last flush.
+    pub fn unflushed_writes(&self) -> usize {
+        self.shared.read().unwrap_or_else(PoisonError::into_inner).unflushed.len()
+    }
+
+    /// Lets this many more writes and flushes succeed; then all fail, until the next crash.
+    pub fn fail_after(&self, writes: u64) {
+        self.lock().writes_left = Some(writes);
+    }
+
+    fn lock(&self) -> RwLockWriteGuard<'_, Shared> {
+        self.shared.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The shared tables, for a write: one less is left.
+    fn writable(&self) -> Result<RwLockWriteGuard<'_, Shared>, Fault> {
+        let mut shared = self.lock();
+        match &mut shared.writes_left {
+            None => {}
+            Some(0) => return Err(Fault::Engine("injected: the disk is full".into())),
+            Some(left) => *left -= 1,
+        }
+        Ok(shared)
     }
 
     fn state(&self) -> State {
@@ -101,11 +141,13 @@ impl Read for MemoryEngine {
 
 impl Engine for MemoryEngine {
     fn write(&self, batch: Batch) -> Result<(), Fault> {
-        let mut shared = self.shared.write().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = self.writable()?;
         shared.unflushed_bytes += batch.bytes() as u64;
         for change in batch.into_changes() {
             shared.now.apply(change);
         }
+        let now = shared.now.clone();
+        shared.unflushed.push(now);
         Ok(())
     }
 
@@ -114,8 +156,9 @@ impl Engine for MemoryEngine {
     }
 
     fn flush(&self) -> Result<(), Fault> {
-        let mut shared = self.shared.write().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = self.writable()?;
         shared.durable = shared.now.clone();
+        shared.unflushed.clear();
         shared.unflushed_bytes = 0;
         Ok(())
     }
