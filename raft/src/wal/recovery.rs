@@ -69,6 +69,18 @@ impl Place<'_> {
     }
 }
 
+/// Where a segment's sound batches end.
+struct End {
+    segment: u64,
+    file: SegmentFile,
+    /// Where the last batch starts.
+    last: u64,
+    /// Where it ends.
+    offset: u64,
+    /// Where the file does.
+    capacity: u64,
+}
+
 pub(super) fn recover(disk: &dyn Disk) -> Result<Recovered, WalError> {
     let names = disk.list()?;
     let spares = names.iter().filter(|name| name.ends_with(SPARE_SUFFIX)).cloned().collect();
@@ -76,35 +88,53 @@ pub(super) fn recover(disk: &dyn Disk) -> Result<Recovered, WalError> {
     let mut groups = BTreeMap::new();
     let mut segments = BTreeMap::new();
     let mut sequence = None;
-    let mut end: Option<(u64, SegmentFile, u64, u64)> = None;
+    let mut end: Option<End> = None;
     for (at, &number) in numbers.iter().enumerate() {
         let file = disk.open(&segment_name(number))?;
         let last = at + 1 == numbers.len();
-        let before = end.as_ref().map(|(segment, _, offset, _)| Place {
-            disk,
-            segment: *segment,
-            offset: *offset,
-        });
+        let before =
+            end.as_ref().map(|end| Place { disk, segment: end.segment, offset: end.offset });
         if before.as_ref().is_some_and(|before| before.segment + 1 != number) {
             let place = Place { disk, segment: number - 1, offset: 0 };
             return Err(place.corrupt("the segment is missing"));
         }
-        let scan = Scan { disk, number, file: file.as_ref(), last, before };
-        let Some((offset, capacity)) = scan.run(&mut sequence, &mut groups)? else {
-            if let Some((number, file, offset, _)) = &end {
-                let now_last = Scan { disk, number: *number, file: &**file, last, before: None };
+        let scan = Scan { disk, number, file: &file, last, before };
+        let Some(found) = scan.run(&mut sequence, &mut groups)? else {
+            if let Some(End { segment: number, file, offset, .. }) = &end {
+                let now_last = Scan { disk, number: *number, file, last, before: None };
                 now_last.check_end(*offset, sequence)?;
             }
             remove_unfinished(disk, number)?;
             break;
         };
-        end = Some((number, file.clone(), offset, capacity));
+        end = Some(found);
         segments.insert(number, Segment { file, live: 0 });
     }
-    let position = Position { current: end, sequence: sequence.map_or(0, |last| last + 1), spares };
+    if let Some(end) = &end {
+        end.make_durable(disk)?;
+    }
+    let current = end.map(|end| (end.segment, end.file, end.offset, end.capacity));
+    let sequence = sequence.map_or(0, |last| last + 1);
+    let position = Position { current, sequence, spares };
     let index = build_index(disk, groups, &mut segments)?;
     info!(segments = segments.len(), "read the write-ahead log");
     Ok(Recovered { index, segments, position })
+}
+
+impl End {
+    /// Makes the last batch durable before anybody relies on it.
+    ///
+    /// The process before us may have ended, or been told that the sync failed, after it wrote the
+    /// batch: then we read it from the kernel's memory and the disk does not have it. It is written
+    /// again because after a failed sync the kernel takes it for written, and would not try.
+    fn make_durable(&self, disk: &dyn Disk) -> io::Result<()> {
+        let bytes = usize::try_from(self.offset - self.last).map_err(io::Error::other)?;
+        let mut batch = vec![0; bytes];
+        self.file.read_at(self.last, &mut batch)?;
+        self.file.write_at(self.last, &batch)?;
+        self.file.sync()?;
+        disk.sync_directory()
+    }
 }
 
 /// Removes the last segment if a crash or a full disk came before its first batch was synced.
@@ -122,23 +152,22 @@ fn remove_unfinished(disk: &dyn Disk, number: u64) -> Result<(), WalError> {
 struct Scan<'d> {
     disk: &'d dyn Disk,
     number: u64,
-    file: &'d dyn DiskFile,
+    file: &'d SegmentFile,
     last: bool,
     /// Where the segment before ended.
     before: Option<Place<'d>>,
 }
 
 impl Scan<'_> {
-    /// Replays the segment's batches; returns where they end, and where the file does. None if it is
-    /// the last segment and holds no batch.
+    /// Replays the segment's batches; returns where they end. None if it is the last segment and
+    /// holds no batch.
     fn run(
         &self,
         sequence: &mut Option<u64>,
         groups: &mut BTreeMap<GroupId, Replay>,
-    ) -> Result<Option<(u64, u64)>, WalError> {
-        let content = read_all(self.file)?;
-        let capacity = content.len() as u64;
-        let mut offset = SEGMENT_HEADER_BYTES;
+    ) -> Result<Option<End>, WalError> {
+        let content = read_all(&**self.file)?;
+        let (mut last, mut offset) = (SEGMENT_HEADER_BYTES, SEGMENT_HEADER_BYTES);
         let header = content.get(..SEGMENT_HEADER_BYTES).unwrap_or_default();
         if header.is_empty() || check_segment_header(header, self.number).is_err() {
             self.check_headless(&content, *sequence)?;
@@ -151,6 +180,7 @@ impl Scan<'_> {
                 Some((header, body)) => {
                     *sequence = Some(header.sequence);
                     self.replay(&body, offset + BATCH_HEADER_BYTES, groups)?;
+                    last = offset;
                     offset += header.batch_bytes();
                 }
                 None if self.last => {
@@ -158,11 +188,21 @@ impl Scan<'_> {
                     if offset == SEGMENT_HEADER_BYTES {
                         return self.check_unfinished().map(|()| None);
                     }
-                    return Ok(Some((offset as u64, capacity)));
+                    return Ok(Some(self.end(last, offset, content.len())));
                 }
                 // The first batch of the next segment will tell whether one is damaged here.
-                None => return Ok(Some((offset as u64, capacity))),
+                None => return Ok(Some(self.end(last, offset, content.len()))),
             }
+        }
+    }
+
+    fn end(&self, last: usize, offset: usize, capacity: usize) -> End {
+        End {
+            segment: self.number,
+            file: self.file.clone(),
+            last: last as u64,
+            offset: offset as u64,
+            capacity: capacity as u64,
         }
     }
 
@@ -232,7 +272,7 @@ impl Scan<'_> {
     /// The same as `check_tail`, for a segment that turned out to be the last one later.
     fn check_end(&self, offset: u64, sequence: Option<u64>) -> Result<(), WalError> {
         let offset = usize::try_from(offset).expect("it was an index before");
-        self.check_tail(&read_all(self.file)?, offset, sequence.map_or(0, |last| last + 1))
+        self.check_tail(&read_all(&**self.file)?, offset, sequence.map_or(0, |last| last + 1))
     }
 
     /// Nothing sound may lie behind the last sound batch but one: that would mean an acknowledged

@@ -242,6 +242,39 @@ fn a_failed_sync_is_final() {
     assert_eq!(range(&Running::open(&disk).unwrap().entries(GROUP)), Some((0, 4)));
 }
 
+/// Writes a batch whose sync fails; then the process ends, and the machine does not.
+fn end_process_after_a_failed_sync(disk: &mut MemoryDisk) {
+    let log = Running::open(disk).unwrap();
+    log.append_range(GROUP, 0..5);
+    disk.fail_next_sync();
+    let result = wait(|done| log.wal.append(GROUP, vec![entry(1, 5)], done));
+    assert!(result.is_err(), "what was not synced is not acknowledged");
+    let later = log.wal.append(GROUP, vec![entry(1, 6)], Box::new(|_| panic!("never called")));
+    assert!(later.is_err(), "and the sync is not tried again");
+    disk.end_process();
+}
+
+#[test]
+fn what_a_process_found_in_the_log_is_durable() {
+    let mut disk = MemoryDisk::new();
+    end_process_after_a_failed_sync(&mut disk);
+    let log = Running::open(&disk).unwrap();
+    let found = log.entries(GROUP);
+    assert_eq!(range(&found), Some((0, 5)), "the kernel still has what it could not write");
+    disk.lose_power();
+    assert_eq!(Running::open(&disk).unwrap().entries(GROUP), found);
+}
+
+#[test]
+fn a_failed_sync_leaves_no_hole_behind() {
+    let mut disk = MemoryDisk::new();
+    end_process_after_a_failed_sync(&mut disk);
+    let log = Running::open(&disk).unwrap();
+    log.append_range(GROUP, 6..8);
+    disk.lose_power();
+    assert_eq!(range(&Running::open(&disk).unwrap().entries(GROUP)), Some((0, 7)));
+}
+
 #[test]
 fn a_torn_tail_is_forgotten_and_written_over() {
     let disk = MemoryDisk::new();
