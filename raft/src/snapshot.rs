@@ -155,10 +155,22 @@ impl SnapshotStore {
         incoming.offset += (LENGTH_BYTES + bytes.len()) as u64;
         incoming.next += 1;
         incoming.complete = chunk.last;
-        if chunk.last {
-            incoming.file.sync()?;
+        let next = incoming.next;
+        if chunk.last
+            && let Err(error) = incoming.file.sync()
+        {
+            let name = incoming.name.clone();
+            staging.incoming = None;
+            return Err(self.distrust(&name, error).into());
         }
-        Ok(incoming.next)
+        Ok(next)
+    }
+
+    /// Removes a file whose sync failed: the kernel may have dropped what it could not write, and
+    /// would not say so a second time. The transfer begins anew with another file.
+    fn distrust(&self, name: &str, error: io::Error) -> io::Error {
+        warn!(group = %self.group, name, %error, "a snapshot file could not be made durable");
+        self.disk.remove(name).err().unwrap_or(error)
     }
 
     /// Hands over the file of a completely received snapshot; it is held until it is installed or
@@ -185,10 +197,23 @@ impl SnapshotStore {
     ) -> io::Result<()> {
         let file = self.disk.open(name)?;
         // It may have been written by an earlier process, which ended before it synced.
-        file.sync()?;
+        if let Err(error) = file.sync() {
+            self.release(name);
+            return Err(self.distrust(name, error));
+        }
+        self.replace(engine, machine, name, &*file)
+    }
+
+    fn replace<M: Machine>(
+        &self,
+        engine: &Arc<dyn Engine>,
+        machine: &M,
+        name: &str,
+        file: &dyn DiskFile,
+    ) -> io::Result<()> {
         let begun = Installer::begin(engine.clone(), self.group, machine.ranges(), name);
         let mut installer = begun.map_err(|fault| storage_error(&fault))?;
-        read_chunks(&*file, |chunk| installer.write(chunk).map_err(|fault| storage_error(&fault)))?;
+        read_chunks(file, |chunk| installer.write(chunk).map_err(|fault| storage_error(&fault)))?;
         let finished = installer.finish().and_then(|()| machine.reload());
         finished.map_err(|fault| storage_error(&fault))?;
         info!(group = %self.group, name, "installed a snapshot");
@@ -216,7 +241,8 @@ impl SnapshotStore {
             return Err(ResumeError::Lost(name));
         }
         warn!(group = %self.group, name, "a snapshot installation was interrupted; starting it over");
-        Ok(self.install(engine, machine, &name)?)
+        let file = self.disk.open(&name)?;
+        Ok(self.replace(engine, machine, &name, &*file)?)
     }
 
     fn is_complete(&self, name: &str) -> io::Result<bool> {
@@ -347,6 +373,16 @@ mod tests {
     const FIRST: Option<LogId> = Some(LogId { term: 1, index: 0 });
     const SECOND: Option<LogId> = Some(LogId { term: 1, index: 7 });
 
+    /// The only chunk of a replica that has applied one entry.
+    fn last_chunk() -> Bytes {
+        let replica = Catalog::open(Arc::new(MemoryEngine::new())).unwrap();
+        replica.apply(LogId { term: 1, index: 0 }, Entry::Blank).unwrap();
+        let mut offer = Offer::new(&replica, GROUP);
+        let chunk = offer.chunk(0).unwrap().unwrap();
+        assert_eq!(offer.chunk(1).unwrap(), None);
+        chunk
+    }
+
     struct Fixture {
         disk: MemoryDisk,
         store: SnapshotStore,
@@ -365,13 +401,8 @@ mod tests {
 
         /// Receives what another replica has after one entry, as the snapshot of `position`.
         fn receive(&self, position: Option<LogId>) {
-            let other = Catalog::open(Arc::new(MemoryEngine::new())).unwrap();
-            other.apply(LogId { term: 1, index: 0 }, Entry::Blank).unwrap();
-            let mut offer = Offer::new(&other, GROUP);
-            let mut next = self.store.begin(position).unwrap();
-            while let Some(bytes) = offer.chunk(next).unwrap() {
-                next = self.store.stage(position, next, &bytes).unwrap();
-            }
+            let next = self.store.begin(position).unwrap();
+            self.store.stage(position, next, &last_chunk()).unwrap();
         }
 
         fn install(&self, name: &str) -> io::Result<()> {
@@ -471,6 +502,34 @@ mod tests {
         f.disk.create("gone.snapshot", 10).unwrap();
         let error = f.resume().unwrap_err();
         assert!(matches!(error, ResumeError::Lost(_)), "{error}");
+    }
+
+    #[test]
+    fn a_file_whose_sync_failed_is_received_again() {
+        let mut f = Fixture::new();
+        f.disk.fail_next_sync();
+        let bytes = last_chunk();
+        assert_eq!(f.store.begin(FIRST).unwrap(), 0);
+        assert!(f.store.stage(FIRST, 0, &bytes).is_err());
+        assert_eq!(f.store.begin(FIRST).unwrap(), 0, "nothing of it counts");
+        f.store.stage(FIRST, 0, &bytes).unwrap();
+        let name = f.store.staged(FIRST).unwrap();
+        f.interrupt(&name);
+        f.disk.lose_power();
+        let store = SnapshotStore::new(Arc::new(f.disk.clone()), GROUP);
+        store.resume(&f.engine, &f.machine).expect("the file is durable");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_synced_is_not_installed() {
+        let f = Fixture::new();
+        f.receive(FIRST);
+        let name = f.store.staged(FIRST).unwrap();
+        f.disk.fail_next_sync();
+        assert!(f.install(&name).is_err());
+        assert_eq!(f.machine.progress().applied, None);
+        assert!(f.disk.list().unwrap().is_empty(), "it is received again");
+        f.resume().expect("the installation has not begun");
     }
 
     /// A process may end after it wrote the last chunk and before it synced: the next one finds the
