@@ -49,7 +49,7 @@ impl AsyncRuntime for Runtime {
         T: Future + OptionalSend + 'static,
         T::Output: OptionalSend + 'static,
     {
-        TokioRuntime::spawn(future)
+        TokioRuntime::spawn(crate::testing::inherit(future))
     }
 
     fn sleep(duration: Duration) -> Self::Sleep {

@@ -77,7 +77,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[test]
 fn a_fault_or_a_panic_while_applying_stops_the_replica() {
     for (command, why) in [("fault", "the disk is gone"), ("panic", "one and one is three")] {
-        simulate(1, async || {
+        simulate(1, async {
             let group = start().await;
             let mut leadership = group.watch_leadership();
             let proposed = timeout(PATIENCE, group.propose(command.into())).await;
@@ -93,7 +93,7 @@ fn a_fault_or_a_panic_while_applying_stops_the_replica() {
 
 #[test]
 fn a_replica_that_runs_does_not_say_that_it_stopped() {
-    simulate(1, async || {
+    simulate(1, async {
         let group = start().await;
         assert!(timeout(PATIENCE, group.stopped()).await.is_err());
         group.stop().await;

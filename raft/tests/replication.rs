@@ -5,16 +5,16 @@ mod common;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use common::{Cluster, replica, simulate};
+use common::{Cluster, Loss, replica, simulate};
 use ephemeris_raft::testing::Weather;
 use ephemeris_raft::{ProposeError, ReadError};
 use ephemeris_store::ids::NodeId;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 /// Runs a scenario with a few seeds.
 fn for_seeds(scenario: impl AsyncFn(u64)) {
     for seed in 0..5 {
-        simulate(seed, async || scenario(seed).await);
+        simulate(seed, scenario(seed));
     }
 }
 
@@ -117,6 +117,60 @@ fn a_leader_cut_off_serves_nothing() {
         cluster.wait_for_agreement().await;
         assert_eq!(cluster.read(cluster.wait_for_leader().await, "a").await, Ok(Some(2)));
         let _ = new;
+    });
+}
+
+/// A leader must not trust that its followers remember when they last heard it: one that restarted
+/// does not, and votes for another (openraft's lease, `docs/TESTING.md`, mutant 5).
+#[test]
+fn a_follower_that_forgot_its_leader_makes_no_stale_read() {
+    for_seeds(async |seed| {
+        let mut cluster = Cluster::start(3, seed).await;
+        let old = cluster.wait_for_leader().await;
+        cluster.upsert(old, "a", 1).await.unwrap();
+        cluster.wait_for_agreement().await;
+        let (forgetful, next) = (old % 3 + 1, (old + 1) % 3 + 1);
+        let cut = Instant::now();
+        cluster.network.isolate(NodeId(old));
+        cluster.lose(forgetful, Loss::Process { flushed: 0 });
+        cluster.restart(forgetful).await;
+        cluster.node(next).group().stand_for_election().await;
+        let others = cluster.wait_until("a new leader", || async {
+            let leader = cluster.leader().filter(|leader| *leader != old)?;
+            cluster.upsert(leader, "a", 2).await.ok()
+        });
+        others.await;
+        let lease = cluster.options.group.election_max;
+        assert!(cut.elapsed() < lease, "the old leader still believes, {:?}", cut.elapsed());
+        let stale = timeout(Duration::from_secs(5), cluster.read(old, "a")).await;
+        assert!(!matches!(stale, Ok(Ok(_))), "a stale read: {stale:?}");
+    });
+}
+
+/// A process that stood still goes on as if nothing had happened; the others did not wait.
+#[test]
+fn a_leader_that_stood_still_answers_nothing_old() {
+    for_seeds(async |seed| {
+        let cluster = Cluster::start(3, seed).await;
+        let old = cluster.wait_for_leader().await;
+        cluster.upsert(old, "a", 1).await.unwrap();
+        let host = cluster.node(old).host().clone();
+        host.freeze();
+        let client = cluster.client(old);
+        let asked = tokio::spawn(async move { client.read("a").await });
+        let others = cluster.wait_until("a new leader", || async {
+            let leader = cluster.leader().filter(|leader| *leader != old)?;
+            cluster.upsert(leader, "a", 2).await.ok()
+        });
+        others.await;
+        assert!(!asked.is_finished(), "nothing runs on a machine that stands still");
+        let client = cluster.client(old);
+        let asked_later = tokio::spawn(async move { client.read("a").await });
+        host.thaw();
+        for answer in [asked.await.unwrap(), asked_later.await.unwrap()] {
+            assert!(!matches!(answer, Ok(Some(1))), "a stale read: {answer:?}");
+        }
+        cluster.wait_for_agreement().await;
     });
 }
 

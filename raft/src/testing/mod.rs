@@ -1,7 +1,13 @@
-//! What tests and simulations put in place of disks and networks.
+//! What tests and simulations put in place of disks, networks and machines.
 
 mod disk;
+mod host;
 mod network;
+mod simulate;
 
 pub use disk::MemoryDisk;
+pub use host::Host;
+pub(crate) use host::inherit;
 pub use network::{MemoryNetwork, Weather};
+#[cfg(tokio_unstable)]
+pub use simulate::simulate;

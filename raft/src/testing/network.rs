@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{sleep_until, timeout};
 
+use super::Host;
 use crate::clock::{self, Instant};
 use crate::router::Router;
 use crate::transport::{Answering, Lane, Transport, TransportError};
@@ -61,7 +62,7 @@ pub struct MemoryNetwork {
 struct Shared {
     rng: SmallRng,
     weather: Weather,
-    routers: BTreeMap<NodeId, Router>,
+    routers: BTreeMap<NodeId, (Host, Router)>,
     /// Ordered pairs between which nothing gets through.
     cut: BTreeSet<(NodeId, NodeId)>,
     links: BTreeMap<(NodeId, NodeId, Lane), mpsc::UnboundedSender<Parcel>>,
@@ -101,7 +102,12 @@ impl MemoryNetwork {
 
     /// Connects a node; its groups take messages through `router`.
     pub fn connect(&self, node: NodeId, router: Router) -> Arc<dyn Transport> {
-        self.lock().routers.insert(node, router);
+        self.connect_host(node, Host::new(), router)
+    }
+
+    /// Connects a node that runs on a machine: while it stands still, messages to it wait.
+    pub fn connect_host(&self, node: NodeId, host: Host, router: Router) -> Arc<dyn Transport> {
+        self.lock().routers.insert(node, (host, router));
         Arc::new(Endpoint { network: self.clone(), node })
     }
 
@@ -193,13 +199,17 @@ impl MemoryNetwork {
             }
             shared.routers.get(&to).cloned()
         };
-        let Some(router) = router else {
+        let Some((host, router)) = router else {
             if let Some(answer) = parcel.answer {
                 let _ = answer.send(Delivery::Unreachable);
             }
             return;
         };
-        let mut handling = router.receive(&parcel.message);
+        // Those behind it on the same link wait with it.
+        if !host.thawed().await {
+            return;
+        }
+        let mut handling = Box::pin(host.run(router.receive(&parcel.message)));
         // Polled once here, so that messages enter the group in the order they arrive.
         let first = futures_util::poll!(&mut handling);
         let network = self.clone();

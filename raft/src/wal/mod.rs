@@ -30,7 +30,7 @@ use tokio::sync::Notify;
 use crate::disk::{Disk, DiskFile};
 use crate::types::{LogEntry, Vote};
 use index::{Index, Location};
-pub use writer::Writer;
+pub use writer::{SyncTime, Writer};
 
 /// Called once with the fate of an operation, on the writer's thread.
 pub type Callback = Box<dyn FnOnce(io::Result<()>) + Send>;

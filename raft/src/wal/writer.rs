@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -56,6 +57,30 @@ struct State {
     purged: Option<LogId>,
 }
 
+/// How long a simulated disk takes for a batch. Clones share it; it may change at any time.
+#[derive(Clone, Debug)]
+pub struct SyncTime(Arc<AtomicU64>);
+
+impl SyncTime {
+    /// From the next batch on it takes this long.
+    pub fn set(&self, duration: Duration) {
+        let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        self.0.store(micros, Ordering::SeqCst);
+    }
+
+    fn get(&self) -> Duration {
+        Duration::from_micros(self.0.load(Ordering::SeqCst))
+    }
+}
+
+impl From<Duration> for SyncTime {
+    fn from(duration: Duration) -> Self {
+        let sync_time = Self(Arc::default());
+        sync_time.set(duration);
+        sync_time
+    }
+}
+
 /// Whether the log goes on.
 #[derive(PartialEq, Eq)]
 enum Next {
@@ -103,14 +128,15 @@ impl Writer {
     }
 
     /// Runs as a task, for simulations on one thread: every batch takes `sync_time`.
-    pub async fn run_as_task(mut self, sync_time: Duration) -> io::Result<()> {
+    pub async fn run_as_task(mut self, sync_time: impl Into<SyncTime>) -> io::Result<()> {
+        let sync_time = sync_time.into();
         loop {
             let operations = std::mem::take(&mut self.shared.lock().queue);
             if operations.is_empty() {
                 self.shared.notify.notified().await;
                 continue;
             }
-            tokio::time::sleep(sync_time).await;
+            tokio::time::sleep(sync_time.get()).await;
             if self.process(operations)? == Next::Closed {
                 return Ok(());
             }

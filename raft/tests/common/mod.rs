@@ -3,71 +3,52 @@
 
 #![allow(dead_code, reason = "each test uses its part")]
 
+#[cfg(not(tokio_unstable))]
+compile_error!(
+    "simulations need `--cfg tokio_unstable`, which .cargo/config.toml sets: unset RUSTFLAGS, which \
+     silently replaces it"
+);
+
+mod client;
+pub(crate) mod demon;
+mod node;
+pub(crate) mod world;
+
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::Arc;
 use std::time::Duration;
 
-use ephemeris_raft::testing::{MemoryDisk, MemoryNetwork};
-use ephemeris_raft::wal::{Wal, WalOptions};
-use ephemeris_raft::{
-    Executor, Group, GroupOptions, ProposeError, ReadError, Router, Storage, seed_randomness,
-};
-use ephemeris_store::codec;
-use ephemeris_store::command::{
-    Action, Command, CommandEffect, ItemWrite, Outcome, Precondition, Proposal,
-};
+use ephemeris_raft::testing::MemoryNetwork;
+use ephemeris_raft::{GroupOptions, ProposeError, ReadError, StartError};
+use ephemeris_store::command::{Command, Outcome};
 use ephemeris_store::document::DocumentRules;
-use ephemeris_store::engine::MemoryEngine;
-use ephemeris_store::ids::{ContainerNumber, DatabaseNumber, GroupId, ItemId, NodeId, ReplicaId};
+use ephemeris_store::engine::Table;
+use ephemeris_store::ids::{ContainerNumber, DatabaseNumber, GroupId, NodeId, ReplicaId};
 use ephemeris_store::indexing::{self, IndexRules};
-use ephemeris_store::item::ItemKey;
-use ephemeris_store::partition::{Partition, PartitionSpec};
-use ephemeris_store::partition_key::{KeyDefinition, KeyKind, PartitionKey, SlotRange};
-use ephemeris_store::time::{ClockInterval, Millis};
-use tokio::task::JoinHandle;
+use ephemeris_store::partition::PartitionSpec;
+use ephemeris_store::partition_key::{KeyDefinition, KeyKind, SlotRange};
 use tokio::time::{Instant, sleep};
 
+pub(crate) use client::Client;
+pub(crate) use node::{Loss, Node, NodeOptions};
+
 pub(crate) const GROUP: GroupId = GroupId(1);
-/// How long a batch takes on the simulated disk.
-const SYNC_TIME: Duration = Duration::from_millis(1);
-/// The date on which simulations begin.
-const EPOCH_MS: u64 = 1_700_000_000_000;
 
 /// Runs a simulation on one thread with paused time; every choice follows from the seed.
-pub(crate) fn simulate<T>(seed: u64, test: impl AsyncFnOnce() -> T) -> T {
-    // `RUST_LOG=debug` shows what happens inside.
-    let filter = tracing_subscriber::EnvFilter::from_default_env();
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init();
-    seed_randomness(seed);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .rng_seed(tokio::runtime::RngSeed::from_bytes(&seed.to_be_bytes()))
-        .build()
-        .expect("a runtime on one thread");
-    runtime.block_on(test())
-}
-
-/// What survives a crash, and what runs.
-pub(crate) struct Node {
-    pub(crate) id: NodeId,
-    pub(crate) log_disk: MemoryDisk,
-    pub(crate) snapshot_disk: MemoryDisk,
-    pub(crate) engine: MemoryEngine,
-    running: Option<Running>,
-}
-
-struct Running {
-    group: Group<Partition>,
-    storage: Storage,
-    writer: JoinHandle<std::io::Result<()>>,
+pub(crate) fn simulate<T>(seed: u64, future: impl Future<Output = T>) -> T {
+    // `RUST_LOG=debug` shows what happens inside; without it nothing, for errors are expected.
+    if std::env::var_os("RUST_LOG").is_some() {
+        let filter = tracing_subscriber::EnvFilter::from_default_env();
+        let _ = tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init();
+    }
+    ephemeris_raft::testing::simulate(seed, future)
 }
 
 pub(crate) struct Cluster {
     pub(crate) network: MemoryNetwork,
     pub(crate) nodes: BTreeMap<u32, Node>,
-    pub(crate) options: GroupOptions,
+    pub(crate) options: NodeOptions,
+    founders: Vec<ReplicaId>,
     rules: DocumentRules,
     started: Instant,
 }
@@ -87,64 +68,57 @@ fn rules() -> DocumentRules {
     DocumentRules::new(key, IndexRules::new(&policy).expect("it compiles"))
 }
 
-impl Node {
-    fn new(id: u32) -> Self {
-        Self {
-            id: NodeId(id),
-            log_disk: MemoryDisk::new(),
-            snapshot_disk: MemoryDisk::new(),
-            engine: MemoryEngine::new(),
-            running: None,
-        }
-    }
-
-    pub(crate) fn group(&self) -> &Group<Partition> {
-        &self.running.as_ref().expect("the node runs").group
-    }
-
-    pub(crate) fn is_running(&self) -> bool {
-        self.running.is_some()
+impl Default for NodeOptions {
+    fn default() -> Self {
+        let group = GroupOptions {
+            heartbeat: Duration::from_millis(100),
+            election_min: Duration::from_millis(300),
+            election_max: Duration::from_millis(600),
+            log_entries_kept: 20,
+        };
+        Self { group, segment_bytes: 64 << 10 }
     }
 }
 
 impl Cluster {
     /// Starts `count` nodes and forms the group of them.
     pub(crate) async fn start(count: u32, seed: u64) -> Self {
-        let mut cluster = Self::empty(seed);
-        for id in 1..=count {
-            cluster.add(id).await;
-        }
-        let members: Vec<ReplicaId> = (1..=count).map(replica).collect();
-        for id in 1..=count {
-            cluster.node(id).group().form(&members).await.expect("the group forms");
-        }
-        cluster
+        Self::start_with(count, seed, NodeOptions::default()).await
     }
 
-    pub(crate) fn empty(seed: u64) -> Self {
-        let options = GroupOptions {
-            heartbeat: Duration::from_millis(100),
-            election_min: Duration::from_millis(300),
-            election_max: Duration::from_millis(600),
-            log_entries_kept: 20,
-        };
-        Self {
+    pub(crate) async fn start_with(count: u32, seed: u64, options: NodeOptions) -> Self {
+        let mut cluster = Self {
             network: MemoryNetwork::new(seed),
             nodes: BTreeMap::new(),
             options,
+            founders: Vec::new(),
             rules: rules(),
             started: Instant::now(),
+        };
+        for id in 1..=count {
+            cluster.add(id).await;
         }
+        cluster.founders = (1..=count).map(replica).collect();
+        for id in 1..=count {
+            cluster.form(id).await.expect("the group forms");
+        }
+        cluster
     }
 
     pub(crate) fn node(&self, id: u32) -> &Node {
         &self.nodes[&id]
     }
 
-    fn node_mut(&mut self, id: u32) -> &mut Node {
+    pub(crate) fn node_mut(&mut self, id: u32) -> &mut Node {
         self.nodes.get_mut(&id).expect("the node exists")
     }
 
+    /// The nodes that run.
+    pub(crate) fn running(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.values().filter(|node| node.is_running())
+    }
+
+    /// Adds a node that belongs to nothing yet.
     pub(crate) async fn add(&mut self, id: u32) {
         self.nodes.insert(id, Node::new(id));
         self.restart(id).await;
@@ -152,61 +126,49 @@ impl Cluster {
 
     /// Starts a node over what its disks hold.
     pub(crate) async fn restart(&mut self, id: u32) {
+        self.try_restart(id).await.expect("the group starts");
+    }
+
+    /// The same, but a disk may be in the way.
+    pub(crate) async fn try_restart(&mut self, id: u32) -> Result<(), String> {
         let (network, options) = (self.network.clone(), self.options.clone());
-        let node = self.node_mut(id);
-        assert!(node.running.is_none(), "the node does not run yet");
-        let disk = Arc::new(node.log_disk.clone());
-        let wal_options =
-            WalOptions { segment_bytes: 64 << 10, cache_bytes: 4096, segments_max: 4 };
-        let (wal, writer) = Wal::open(disk, wal_options).expect("the log opens");
-        let writer = tokio::spawn(writer.run_as_task(SYNC_TIME));
-        let engine = Arc::new(node.engine.clone());
-        let storage = Storage {
-            engine: engine.clone(),
-            wal,
-            snapshots: Arc::new(node.snapshot_disk.clone()),
-            executor: Executor::Inline,
-        };
-        let router = Router::new();
-        let transport = network.connect(node.id, router.clone());
-        let machine = Partition::open(engine, spec()).expect("the partition opens");
-        let group =
-            Group::start(GROUP, replica(id), machine, storage.clone(), transport, router, &options)
-                .await
-                .expect("the group starts");
-        node.running = Some(Running { group, storage, writer });
+        self.node_mut(id).start(&network, &options).await?;
+        // The power may have gone before the group's first entry was durable.
+        self.form(id).await.map_err(|error| error.to_string())
+    }
+
+    async fn form(&self, id: u32) -> Result<(), StartError> {
+        if !self.founders.contains(&replica(id)) {
+            return Ok(());
+        }
+        let node = self.node(id);
+        node.host().run(node.group().form(&self.founders)).await
     }
 
     /// Stops a node as a power loss would: nothing that was not synced survives.
     pub(crate) async fn crash(&mut self, id: u32) {
+        self.lose(id, Loss::Everything);
+        // Connections to it break before anything else happens.
+        tokio::task::yield_now().await;
+    }
+
+    /// Ends a node at once.
+    pub(crate) fn lose(&mut self, id: u32, loss: Loss) {
         self.network.disconnect(NodeId(id));
-        let node = self.node_mut(id);
-        let Some(running) = node.running.take() else { return };
-        running.writer.abort();
-        running.group.stop().await;
-        node.log_disk.lose_power();
-        node.snapshot_disk.lose_power();
-        node.engine.crash();
+        self.node_mut(id).lose(loss);
     }
 
     /// Flushes a node's engine and lets its log go up to there.
     pub(crate) async fn checkpoint(&self, id: u32) {
-        let Some(running) = &self.node(id).running else { return };
-        let progress = running.group.progress();
-        running.storage.flush().await.expect("memory flushes");
-        running.group.mark_durable(progress).await;
+        let node = self.node(id);
+        if node.is_running() {
+            node.checkpoint(Duration::ZERO).await.expect("memory flushes");
+        }
     }
 
-    /// What the perfect clock of this world says.
-    pub(crate) fn now(&self) -> ClockInterval {
-        let elapsed = u64::try_from(self.started.elapsed().as_millis()).expect("short runs");
-        ClockInterval::exact(Millis(EPOCH_MS + elapsed))
-    }
-
-    pub(crate) fn key(&self, id: &str) -> ItemKey {
-        let value = PartitionKey::parse("[\"p\"]").expect("a valid key");
-        let id = ItemId::try_from(id.to_string()).expect("a valid id");
-        ItemKey::new(&self.rules.key().place(&value), &value, &id)
+    /// What a client of one node needs.
+    pub(crate) fn client(&self, node: u32) -> Client {
+        Client::new(self.node(node), self.rules.clone(), self.started)
     }
 
     /// Upserts an item with a serial number through one node.
@@ -216,14 +178,7 @@ impl Cluster {
         id: &str,
         serial: u64,
     ) -> Result<Outcome, ProposeError> {
-        let body = format!("{{\"id\":\"{id}\",\"pk\":\"p\",\"serial\":{serial}}}");
-        let document = self.rules.parse(body.as_bytes()).expect("a valid body").document;
-        let write = ItemWrite {
-            key: self.key(id),
-            precondition: Precondition::None,
-            action: Action::Upsert(document),
-        };
-        self.propose(node, Command::Write(vec![write])).await
+        self.client(node).upsert(id, serial, None).await
     }
 
     pub(crate) async fn propose(
@@ -231,29 +186,22 @@ impl Cluster {
         node: u32,
         command: Command,
     ) -> Result<Outcome, ProposeError> {
-        let proposal = Proposal { now: self.now(), vouchers: None, command };
-        self.node(node).group().propose(codec::encode(&proposal)).await
+        self.client(node).propose(command).await
     }
 
     /// Reads an item's serial number with a read barrier.
     pub(crate) async fn read(&self, node: u32, id: &str) -> Result<Option<u64>, ReadError> {
-        let group = self.node(node).group();
-        group.read_barrier().await?;
-        Ok(self.peek(node, id))
+        self.client(node).read(id).await
     }
 
     /// Reads an item's serial number as the replica has it.
     pub(crate) fn peek(&self, node: u32, id: &str) -> Option<u64> {
-        let machine = self.node(node).group().machine();
-        let item = machine.fetch(&self.key(id)).expect("memory reads").into_item()?;
-        let body: serde_json::Value = serde_json::from_slice(&item.body).expect("stored JSON");
-        body["serial"].as_u64()
+        self.client(node).peek(id)
     }
 
     /// The node that leads, as it sees it itself.
     pub(crate) fn leader(&self) -> Option<u32> {
-        let running = self.nodes.values().filter(|node| node.is_running());
-        running
+        self.running()
             .filter(|node| node.group().leadership().is_me)
             .max_by_key(|node| node.group().leadership().term)
             .map(|node| node.id.0)
@@ -289,43 +237,25 @@ impl Cluster {
     pub(crate) async fn wait_for_agreement(&self) {
         self.wait_for_leader().await;
         self.wait_until("agreement", || async {
-            let mut states = self
-                .nodes
-                .values()
-                .filter(|node| node.is_running())
-                .map(|node| node.group().machine().state());
+            let mut states = self.running().map(|node| node.group().machine().state());
             let first = states.next()?;
             states.all(|state| state.applied() == first.applied()).then_some(())
         })
         .await;
-        let mut rows = Vec::new();
-        for node in self.nodes.values().filter(|node| node.is_running()) {
-            rows.push((node.id, node.group().machine().state(), all_rows(node)));
-        }
-        for pair in rows.windows(2) {
+        let describe = |node: &Node| (node.id, node.group().machine().state(), node.rows());
+        let replicas: Vec<_> = self.running().map(describe).collect();
+        for pair in replicas.windows(2) {
             assert_eq!(pair[0].1, pair[1].1, "{} and {}", pair[0].0, pair[1].0);
-            assert!(pair[0].2 == pair[1].2, "{} and {} differ", pair[0].0, pair[1].0);
+            for table in Table::ALL {
+                let rows = |at: usize| pair[at].2.iter().filter(|(found, ..)| *found == table);
+                let equal = rows(0).eq(rows(1));
+                assert!(equal, "{} and {} differ in {}", pair[0].0, pair[1].0, table.name());
+            }
         }
     }
 
     /// What every replica says of itself, for failures.
-    fn describe(&self) -> String {
-        let describe = |node: &Node| match &node.running {
-            Some(running) => format!("{:?}\n", running.group.status()),
-            None => format!("node {} is down\n", node.id),
-        };
-        self.nodes.values().map(describe).collect()
+    pub(crate) fn describe(&self) -> String {
+        self.nodes.values().map(Node::describe).collect()
     }
-}
-
-fn all_rows(node: &Node) -> Vec<(Vec<u8>, Vec<u8>)> {
-    use ephemeris_store::machine::Machine as _;
-    let machine = node.group().machine();
-    let view = machine.snapshot();
-    machine.ranges().iter().flat_map(|range| view.rows(range).expect("memory")).collect()
-}
-
-/// The policy epoch or effect of an outcome, for assertions.
-pub(crate) fn effect(outcome: &Outcome) -> &CommandEffect {
-    &outcome.effect
 }
