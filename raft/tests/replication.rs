@@ -9,7 +9,7 @@ use common::{Cluster, Loss, replica, simulate};
 use ephemeris_raft::testing::Weather;
 use ephemeris_raft::{ProposeError, ReadError};
 use ephemeris_store::ids::NodeId;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 /// Runs a scenario with a few seeds.
 fn for_seeds(scenario: impl AsyncFn(u64)) {
