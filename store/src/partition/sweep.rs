@@ -29,9 +29,8 @@ impl Draft<'_> {
         let limit = limit.get();
         let mut removed = 0;
         let mut more = self.sweep_own(limit, &mut removed)?;
-        if removed < limit {
-            more |= self.sweep_inheriting(limit, &mut removed)?;
-        }
+        // Also if the limit is reached: somebody must say whether this was all.
+        more |= self.sweep_inheriting(limit, &mut removed)?;
         let (trimmed, more_to_trim) = self.trim_expiries(limit)?;
         Ok(CommandEffect::Swept { removed, trimmed, more: more || more_to_trim })
     }
