@@ -1,0 +1,146 @@
+//! What a reader sees of a partition: every item, a query over all of them, the change feed.
+
+use ephemeris_store::change_feed::{FeedOutcome, FeedStart, read_changes};
+use ephemeris_store::engine::Table;
+use ephemeris_store::partition::Partition;
+use ephemeris_store::partition_key::SlotRange;
+use ephemeris_store::query::{
+    CompiledQuery, PageLimits, PageOutcome, Parameters, QueryRow, Scope, run_page,
+};
+use ephemeris_store::time::{Millis, Seconds};
+use ephemeris_store::ttl::Life;
+
+use crate::naive::{Model, Version};
+use crate::world::{CONTAINER, World, serial};
+
+/// What is seen of one item, or of all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Seen<T> {
+    Alive(T),
+    Dead,
+    /// It may have expired at this second.
+    InDoubt(u64),
+}
+
+/// A version as a reader identifies it: its serial and its stamp.
+pub(crate) type Shown = (u64, u64);
+
+fn shown(version: &Version) -> Shown {
+    (version.serial, version.ts)
+}
+
+/// What a point read at this instant must see.
+pub(crate) fn expected_read(model: &Model, id: u8, hi: u64) -> Seen<Shown> {
+    let Some(version) = model.find(id) else { return Seen::Dead };
+    match model.expiry(version) {
+        Some(expiry) if expiry * 1000 <= hi => Seen::InDoubt(expiry),
+        Some(_) | None => Seen::Alive(shown(version)),
+    }
+}
+
+/// What a point read at this instant sees.
+pub(crate) fn read(world: &World, partition: &Partition, id: u8, hi: u64) -> Seen<Shown> {
+    let fetched = partition.fetch(&world.key(id)).expect("the engine in memory does not fail");
+    match fetched.judge(Millis(hi)) {
+        Life::Dead => Seen::Dead,
+        Life::InDoubt(Seconds(expiry)) => Seen::InDoubt(expiry),
+        Life::Alive => {
+            let item = fetched.into_item().expect("what is alive was found");
+            Seen::Alive((serial(&item.body), item.stamp.ts.0))
+        }
+    }
+}
+
+/// What everything that reads all items must see, in the order of the writes; none if in doubt.
+pub(crate) fn expected_all(model: &Model, hi: u64) -> Option<Vec<Shown>> {
+    let is_sure = |version: &&Version| model.expiry(version).is_none_or(|e| hi < e * 1000);
+    let live = model.live();
+    live.iter().all(is_sure).then(|| live.into_iter().map(shown).collect())
+}
+
+/// The change feed from its beginning, in pages of two rows.
+pub(crate) fn feed(world: &World, partition: &Partition, hi: u64) -> Option<Vec<Shown>> {
+    let (view, spec) = (partition.snapshot(), *partition.spec());
+    let limits = PageLimits { rows: 2, bytes: usize::MAX, items: usize::MAX };
+    let (mut start, mut rows) = (FeedStart::Beginning, Vec::new());
+    loop {
+        let (key, scope) = (world.rules.key(), Scope::default());
+        let outcome = read_changes(&view, &spec, key, start, &scope, limits, Millis(hi));
+        let page = match outcome.expect("the engine in memory does not fail") {
+            FeedOutcome::InDoubt(_) => return None,
+            FeedOutcome::Page(page) => page,
+        };
+        rows.extend(page.rows.iter().map(|row| row_of(row)));
+        if !page.more {
+            return Some(rows);
+        }
+        start = FeedStart::After(page.through);
+    }
+}
+
+/// A query over all items, in pages of two rows, sorted by serial.
+pub(crate) fn query(world: &World, partition: &Partition, hi: u64) -> Option<Vec<Shown>> {
+    let limits = PageLimits { rows: 2, bytes: usize::MAX, items: usize::MAX };
+    let rows = pages(world, partition, "SELECT * FROM c ORDER BY c.v", limits, hi)?.0;
+    Some(rows.iter().map(|row| row_of(&row.json)).collect())
+}
+
+/// COUNT over all items.
+pub(crate) fn count(world: &World, partition: &Partition, hi: u64) -> Option<u64> {
+    let limits = PageLimits { rows: 100, bytes: usize::MAX, items: 2 };
+    Some(pages(world, partition, "SELECT VALUE COUNT(1) FROM c", limits, hi)?.1)
+}
+
+fn pages(
+    world: &World,
+    partition: &Partition,
+    text: &str,
+    limits: PageLimits,
+    hi: u64,
+) -> Option<(Vec<QueryRow>, u64)> {
+    let query = CompiledQuery::new(text, &Parameters::default(), world.rules.index());
+    let query = query.expect("it compiles");
+    let (view, mut resume) = (partition.snapshot(), None);
+    let (mut rows, mut count) = (Vec::new(), 0);
+    loop {
+        let outcome = run_page(
+            &view,
+            SlotRange::ALL,
+            world.rules.key(),
+            CONTAINER,
+            &query,
+            &Scope::default(),
+            resume.as_ref(),
+            limits,
+            Millis(hi),
+        );
+        let page = match outcome.expect("the engine in memory does not fail") {
+            PageOutcome::InDoubt(_) => return None,
+            PageOutcome::Page(page) => page,
+        };
+        rows.extend(page.rows);
+        count += page.count;
+        match page.next {
+            None => return Some((rows, count)),
+            next => resume = next,
+        }
+    }
+}
+
+fn row_of(json: &[u8]) -> Shown {
+    let row: serde_json::Value = serde_json::from_slice(json).expect("rows are JSON");
+    (row["v"].as_u64().expect("a serial"), row["_ts"].as_u64().expect("a stamp"))
+}
+
+/// Ids of the items with rows, dead or alive.
+pub(crate) fn stored(partition: &Partition) -> Vec<u8> {
+    let view = partition.snapshot();
+    let range = view.keys().slots(Table::Items, SlotRange::ALL);
+    let ids = view.items(&range).map(|found| {
+        let parts = found.expect("the engine in memory does not fail").0.parts(1);
+        parts.expect("keys of one component").id[1..]
+            .parse()
+            .expect("ids are numbers behind a letter")
+    });
+    ids.collect()
+}

@@ -1,0 +1,240 @@
+//! The rules of `docs/TTL.md`, sections 1 to 3, as a naive reader would follow them: every version
+//! and every setting there ever was is kept, in plain integers, and looked through each time anew.
+
+use crate::history::{Condition, IDS, Operation, Write};
+
+/// How far the partition clock moves at once without vouchers, and how far one may lag; milliseconds.
+const JUMP: u64 = 3_600_000;
+const VOUCH_SLACK: u64 = 2000;
+/// Nodes whose clocks can vouch.
+pub(crate) const NODES: usize = 3;
+
+/// Everything that ever happened.
+#[derive(Clone, Default)]
+pub(crate) struct Model {
+    versions: Vec<Version>,
+    /// The clock in seconds, and the `defaultTtl` in force: at first, and after every entry.
+    moments: Vec<(u64, Option<i64>)>,
+    pub(crate) clock: u64,
+    pub(crate) last_ts: u64,
+    pub(crate) default_ttl: Option<i64>,
+    pub(crate) epoch: u64,
+    jumped_to: Option<u64>,
+    created: u64,
+}
+
+/// A version of an item.
+#[derive(Clone, Debug)]
+pub(crate) struct Version {
+    pub(crate) id: u8,
+    pub(crate) ts: u64,
+    pub(crate) ttl: Option<i64>,
+    pub(crate) serial: u64,
+    pub(crate) number: u64,
+    /// The first moment it saw.
+    since: usize,
+    deleted: bool,
+}
+
+/// What a write answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effect {
+    Created,
+    Replaced,
+    Deleted,
+    Read,
+    NotModified,
+}
+
+/// What a write is refused for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    NotFound,
+    Conflict,
+    PreconditionFailed,
+    InvalidTtl,
+    PatchFailed,
+}
+
+/// An effect, and the version it is about: stamp, serial, number of the item.
+pub(crate) type Answer = (Effect, u64, u64, u64);
+
+/// The matrix: when a version expires under a container's `defaultTtl`.
+fn expiry(default_ttl: Option<i64>, version: &Version) -> Option<u64> {
+    let seconds = version.ttl.or(default_ttl).filter(|_| default_ttl.is_some())?;
+    u64::try_from(seconds).ok().filter(|seconds| *seconds > 0).map(|seconds| version.ts + seconds)
+}
+
+impl Model {
+    /// R1, and the first promise: dead is what had expired at any moment since it was written.
+    pub(crate) fn is_dead(&self, version: &Version) -> bool {
+        self.moments[version.since..].iter().any(|(clock, default_ttl)| {
+            expiry(*default_ttl, version).is_some_and(|expiry| expiry <= *clock)
+        })
+    }
+
+    /// When a version expires, if nothing else happens.
+    pub(crate) fn expiry(&self, version: &Version) -> Option<u64> {
+        expiry(self.default_ttl, version)
+    }
+
+    /// What exists, in the order in which it was written.
+    pub(crate) fn live(&self) -> Vec<&Version> {
+        let mut live: Vec<_> = (0..IDS).filter_map(|id| self.find(id)).collect();
+        live.sort_by_key(|version| version.serial);
+        live
+    }
+
+    /// The version that exists of an item.
+    pub(crate) fn find(&self, id: u8) -> Option<&Version> {
+        let last = self.versions.iter().rfind(|version| version.id == id)?;
+        (!last.deleted && !self.is_dead(last)).then_some(last)
+    }
+
+    /// The first step of every entry.
+    pub(crate) fn advance(&mut self, lo: u64, hi: u64, readings: &[u64]) {
+        let jumps = lo > self.clock + JUMP;
+        let vouching = readings.iter().filter(|reading| **reading + VOUCH_SLACK >= lo).count();
+        if !jumps || vouching * 2 > NODES {
+            self.clock = self.clock.max(lo);
+            if jumps && self.default_ttl.is_some() {
+                self.jumped_to = Some(lo);
+            }
+        }
+        self.last_ts = self.last_ts.max(hi.max(self.clock).div_ceil(1000));
+        self.moments.push((self.clock / 1000, self.default_ttl));
+    }
+
+    /// R4; a change that is not newer is no change.
+    pub(crate) fn set_policy(&mut self, default_ttl: Option<i64>, epoch: u64) {
+        if epoch > self.epoch {
+            (self.default_ttl, self.epoch) = (default_ttl, epoch);
+            self.moments.push((self.clock / 1000, default_ttl));
+        }
+    }
+
+    /// True while a sweep removes nothing, because the clock has jumped.
+    pub(crate) fn keeps_the_dead(&self, grace: u64) -> bool {
+        self.jumped_to.is_some_and(|to| self.clock < to + grace)
+    }
+
+    /// Removes all items whose id leaves this remainder, dead or alive.
+    pub(crate) fn clear(&mut self, is_cleared: impl Fn(u8) -> bool) {
+        for version in self.versions.iter_mut().filter(|version| is_cleared(version.id)) {
+            version.deleted = true;
+        }
+    }
+
+    /// A transaction: all writes happen, or none does.
+    pub(crate) fn write(
+        &mut self,
+        writes: &[Write],
+        first_serial: u64,
+    ) -> Result<Vec<Answer>, (usize, Refused)> {
+        let before = self.clone();
+        let mut answers = Vec::new();
+        for (at, (write, serial)) in writes.iter().zip(first_serial..).enumerate() {
+            match self.write_one(write, serial) {
+                Ok(answer) => answers.push(answer),
+                Err(refused) => {
+                    *self = before;
+                    return Err((at, refused));
+                }
+            }
+        }
+        Ok(answers)
+    }
+
+    fn write_one(&mut self, write: &Write, serial: u64) -> Result<Answer, Refused> {
+        let Write { id, operation, ttl, condition } = *write;
+        match operation {
+            Operation::Create | Operation::Replace | Operation::Upsert | Operation::Rename(_) => {
+                self.check(ttl)?;
+            }
+            Operation::Patch
+            | Operation::PatchTtl
+            | Operation::PatchTtlAway
+            | Operation::Delete
+            | Operation::Read => {}
+        }
+        let Some(live) = self.find(id).cloned() else {
+            return match operation {
+                Operation::Create | Operation::Upsert => Ok(self.create(id, ttl, serial)),
+                Operation::Replace
+                | Operation::Rename(_)
+                | Operation::Patch
+                | Operation::PatchTtl
+                | Operation::PatchTtlAway
+                | Operation::Delete
+                | Operation::Read => Err(Refused::NotFound),
+            };
+        };
+        if operation == Operation::Create {
+            return Err(Refused::Conflict);
+        }
+        let answer = |effect| Ok((effect, live.ts, live.serial, live.number));
+        match condition {
+            Condition::None | Condition::IfMatchLast => {}
+            Condition::IfNoneMatchLast if operation == Operation::Read => {
+                return answer(Effect::NotModified);
+            }
+            Condition::IfMatchOther | Condition::IfNoneMatchLast => {
+                return Err(Refused::PreconditionFailed);
+            }
+        }
+        match operation {
+            Operation::Create => unreachable!("a conflict"),
+            Operation::Read => answer(Effect::Read),
+            Operation::Delete => {
+                self.delete(id);
+                answer(Effect::Deleted)
+            }
+            Operation::Replace | Operation::Upsert => Ok(self.replace(&live, id, ttl, serial)),
+            Operation::Rename(to) => {
+                if self.find(to).is_some() {
+                    return Err(Refused::Conflict);
+                }
+                self.delete(id);
+                Ok(self.replace(&live, to, ttl, serial))
+            }
+            Operation::Patch => self.patch(&live, live.ttl, serial),
+            Operation::PatchTtl => self.patch(&live, ttl.or(live.ttl), serial),
+            Operation::PatchTtlAway => match live.ttl {
+                None => Err(Refused::PatchFailed),
+                Some(_) => self.patch(&live, None, serial),
+            },
+        }
+    }
+
+    fn patch(&mut self, live: &Version, ttl: Option<i64>, serial: u64) -> Result<Answer, Refused> {
+        self.check(ttl)?;
+        Ok(self.replace(live, live.id, ttl, serial))
+    }
+
+    /// R5 while expiry is on, R6 while it is off.
+    fn check(&self, ttl: Option<i64>) -> Result<(), Refused> {
+        let is_valid = ttl.is_none_or(|ttl| ttl == -1 || ttl > 0);
+        if is_valid || self.default_ttl.is_none() { Ok(()) } else { Err(Refused::InvalidTtl) }
+    }
+
+    fn delete(&mut self, id: u8) {
+        let last = self.versions.iter_mut().rfind(|version| version.id == id);
+        last.expect("what is deleted was there").deleted = true;
+    }
+
+    fn create(&mut self, id: u8, ttl: Option<i64>, serial: u64) -> Answer {
+        self.created += 1;
+        self.store(id, ttl, serial, self.created);
+        (Effect::Created, self.last_ts, serial, self.created)
+    }
+
+    fn replace(&mut self, live: &Version, id: u8, ttl: Option<i64>, serial: u64) -> Answer {
+        self.store(id, ttl, serial, live.number);
+        (Effect::Replaced, self.last_ts, serial, live.number)
+    }
+
+    fn store(&mut self, id: u8, ttl: Option<i64>, serial: u64, number: u64) {
+        let (ts, since) = (self.last_ts, self.moments.len() - 1);
+        self.versions.push(Version { id, ts, ttl, serial, number, since, deleted: false });
+    }
+}

@@ -1,0 +1,425 @@
+//! The real thing, driven by a history: two replicas, their log, and the model beside them.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use ephemeris_store::codec;
+use ephemeris_store::command::{
+    Action, Command, CommandEffect, Effect as RealEffect, ItemWrite, Outcome, Precondition,
+    Proposal, Refusal, Written,
+};
+use ephemeris_store::document::{Document, DocumentRules};
+use ephemeris_store::engine::{Engine as _, MemoryEngine, Row, Table};
+use ephemeris_store::ids::{ContainerNumber, DatabaseNumber, Etag, GroupId, ItemId, Lsn};
+use ephemeris_store::indexing::{self, IndexRules};
+use ephemeris_store::item::{ItemKey, LogicalPartition};
+use ephemeris_store::machine::{self, Entry, LogId, Machine as _, Progress};
+use ephemeris_store::partition::{Partition, PartitionSpec};
+use ephemeris_store::partition_key::{KeyDefinition, KeyKind, PartitionKey, SlotRange};
+use ephemeris_store::patch::PatchRequest;
+use ephemeris_store::snapshot::{Chunk, Exporter, Installer};
+use ephemeris_store::time::{ClockInterval, Millis};
+use ephemeris_store::ttl::{PolicyEpoch, TimeToLive, TtlPolicy, Vouchers};
+
+use crate::history::{Act, ClockMove, Condition, Epoch, KEYS, Operation, Step, Which, Write};
+use crate::naive::{Answer, Effect, Model, NODES, Refused};
+
+const GROUP: GroupId = GroupId(1);
+pub(crate) const CONTAINER: ContainerNumber =
+    ContainerNumber { database: DatabaseNumber(1), number: 1 };
+const SPEC: PartitionSpec =
+    PartitionSpec { group: GROUP, container: CONTAINER, slots: SlotRange::ALL };
+/// Where every history begins: closer to 1970 than a jump.
+const START: u64 = 1_000_000;
+
+/// A copy of the partition, and the disk below it.
+pub(crate) struct Replica {
+    engine: MemoryEngine,
+    pub(crate) partition: Partition,
+}
+
+/// Two replicas of one log, and what the model makes of it.
+pub(crate) struct World {
+    pub(crate) model: Model,
+    pub(crate) leader: Replica,
+    pub(crate) follower: Replica,
+    /// Entries, and what they came to at the leader.
+    log: Vec<(Vec<u8>, Outcome)>,
+    now: u64,
+    serial: u64,
+    etags: BTreeMap<u8, Etag>,
+    pub(crate) rules: DocumentRules,
+}
+
+/// What the leader's clock reads, and who vouches for it.
+pub(crate) type Reading = (ClockInterval, Option<Vouchers>);
+
+/// An answer as the model gives it; the serial only if a body was shown.
+pub(crate) type RealAnswer = (Effect, u64, Option<u64>, u64);
+
+/// What a step came to.
+pub(crate) enum Done {
+    Written {
+        expected: Result<Vec<Answer>, (usize, Refused)>,
+        found: Result<Vec<RealAnswer>, (usize, Refused)>,
+    },
+    Swept {
+        removed: u32,
+        more: bool,
+        /// True if the dead were to be kept.
+        kept: bool,
+    },
+    Other,
+}
+
+impl Replica {
+    pub(crate) fn new() -> Self {
+        let engine = MemoryEngine::new();
+        let partition = open(&engine);
+        Self { engine, partition }
+    }
+
+    /// Applies the log up to its end, or so many entries of it; each must come to the same again.
+    fn catch_up(&mut self, log: &[(Vec<u8>, Outcome)], entries_max: usize) {
+        let next = self.partition.progress().applied.map_or(0, |applied| applied.index + 1);
+        let from = usize::try_from(next).expect("a short log");
+        for (index, (entry, outcome)) in (next..).zip(&log[from..]).take(entries_max) {
+            let again = self.partition.apply(LogId { term: 1, index }, Entry::Command(entry));
+            assert_eq!(
+                again.expect("the engine in memory does not fail").as_ref(),
+                Some(outcome),
+                "entry {index}, replayed"
+            );
+        }
+    }
+
+    fn crash(&mut self) {
+        self.engine.crash();
+        self.partition = open(&self.engine);
+    }
+
+    /// Takes up a snapshot; it may crash after some chunks, and then begins again.
+    fn install(&mut self, source: &Replica, chunk_bytes: usize, crash_after: Option<usize>) {
+        let (view, Progress { applied, .. }) = source.partition.view();
+        let ranges = source.partition.ranges();
+        let mut exporter = Exporter::new(view, GROUP, ranges.clone());
+        let mut chunks = Vec::new();
+        while let Some(chunk) =
+            exporter.next_chunk(chunk_bytes).expect("the engine in memory does not fail")
+        {
+            chunks.push(chunk.encode());
+        }
+        let begin = |engine: &MemoryEngine| {
+            Installer::begin(Arc::new(engine.clone()), GROUP, ranges.clone(), "snapshot")
+                .expect("the engine in memory does not fail")
+        };
+        let decoded = || chunks.iter().map(|chunk| Chunk::decode(chunk).expect("undamaged"));
+        if let Some(crash_after) = crash_after {
+            let mut installer = begin(&self.engine);
+            decoded().take(crash_after).for_each(|chunk| {
+                installer.write(chunk).expect("the engine in memory does not fail");
+            });
+            self.engine.crash();
+            let interrupted = Installer::interrupted(&self.engine, GROUP)
+                .expect("the engine in memory does not fail");
+            assert_eq!(interrupted.as_deref(), Some("snapshot"));
+        }
+        let mut installer = begin(&self.engine);
+        decoded()
+            .for_each(|chunk| installer.write(chunk).expect("the engine in memory does not fail"));
+        installer.finish().expect("the engine in memory does not fail");
+        self.partition.reload().expect("the engine in memory does not fail");
+        assert_eq!(self.partition.progress().applied, applied);
+    }
+
+    /// Every row, and the state, as they lie in the engine.
+    pub(crate) fn contents(&self) -> Vec<(Table, Vec<Row>)> {
+        let (view, _) = self.partition.view();
+        let mut ranges = self.partition.ranges();
+        ranges.push(machine::meta_range(GROUP));
+        let rows = |range| (view.scan(range).map(Result::unwrap)).collect();
+        ranges.iter().map(|range| (range.table, rows(range))).collect()
+    }
+}
+
+fn open(engine: &MemoryEngine) -> Partition {
+    Partition::open(Arc::new(engine.clone()), SPEC).expect("the engine in memory does not fail")
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        let key = KeyDefinition { kind: KeyKind::HashV2, paths: vec![vec!["pk".into()]] };
+        let policy = indexing::complete(None).expect("the default policy is valid");
+        let index = IndexRules::new(&policy).expect("it compiles");
+        Self {
+            model: Model::default(),
+            leader: Replica::new(),
+            follower: Replica::new(),
+            log: Vec::new(),
+            now: START,
+            serial: 0,
+            etags: BTreeMap::new(),
+            rules: DocumentRules::new(key, index),
+        }
+    }
+
+    /// Does one step, with the partition and with the model.
+    pub(crate) fn step(&mut self, step: &Step) -> Done {
+        let reading = self.read_clock(step);
+        match &step.act {
+            Act::Write(writes) => self.write(writes, &reading),
+            Act::SetPolicy { default_ttl, epoch } => {
+                let epoch = match epoch {
+                    Epoch::Newer(by) => self.model.epoch + by,
+                    Epoch::Equal => self.model.epoch,
+                    Epoch::Older => self.model.epoch.saturating_sub(1),
+                };
+                self.set_policy(*default_ttl, epoch, &reading)
+            }
+            Act::Advance => self.advance(&reading),
+            Act::Sweep { limit, grace } => self.sweep(*limit, *grace, &reading),
+            Act::Clear { key } => self.clear(*key, &reading),
+            Act::Flush(which) => {
+                self.replica(*which).engine.flush().expect("the engine in memory does not fail");
+                Done::Other
+            }
+            Act::Crash(Which::Leader) => {
+                self.leader.crash();
+                self.leader.catch_up(&self.log, usize::MAX);
+                Done::Other
+            }
+            Act::Crash(Which::Follower) => {
+                self.follower.crash();
+                Done::Other
+            }
+            Act::CatchUp(entries) => {
+                self.follower.catch_up(&self.log, *entries);
+                Done::Other
+            }
+            Act::Snapshot { chunk_bytes, crash_after } => {
+                self.follower.install(&self.leader, *chunk_bytes, *crash_after);
+                Done::Other
+            }
+        }
+    }
+
+    /// Everything the follower has not applied yet.
+    pub(crate) fn catch_up(&mut self) {
+        self.follower.catch_up(&self.log, usize::MAX);
+    }
+
+    /// What the last entry came to.
+    pub(crate) fn last_outcome(&self) -> Option<&Outcome> {
+        self.log.last().map(|(_, outcome)| outcome)
+    }
+
+    /// The last instant at which the leader's clock read anything.
+    pub(crate) fn now(&self) -> u64 {
+        self.now
+    }
+
+    fn replica(&mut self, which: Which) -> &mut Replica {
+        match which {
+            Which::Leader => &mut self.leader,
+            Which::Follower => &mut self.follower,
+        }
+    }
+
+    fn read_clock(&mut self, step: &Step) -> Reading {
+        let jump = self.model.clock.max(self.now) + 3_600_001;
+        let lo = match step.clock {
+            ClockMove::Stand => self.now,
+            ClockMove::Forward(by) => self.now + by,
+            ClockMove::Back(by) => self.now - by.min(self.now),
+            ClockMove::NextSecond(off) => {
+                ((self.now / 1000 + 1) * 1000).checked_add_signed(off).expect("far from 1970")
+            }
+            ClockMove::Jump(by) | ClockMove::Spike(by) => jump + by,
+        };
+        match step.clock {
+            ClockMove::Spike(_) => {}
+            ClockMove::Stand
+            | ClockMove::Forward(_)
+            | ClockMove::Back(_)
+            | ClockMove::NextSecond(_)
+            | ClockMove::Jump(_) => self.now = lo,
+        }
+        let reading = |behind: &u64| Millis(lo - behind.min(&lo));
+        let readings: Vec<Millis> = step.vouchers.iter().map(reading).collect();
+        let nodes = u32::try_from(NODES).expect("a few");
+        let vouchers = (!readings.is_empty()).then_some(Vouchers { readings, nodes });
+        (ClockInterval::new(Millis(lo), Millis(lo + step.width)), vouchers)
+    }
+
+    /// Puts a command into the log, and has the leader and the model apply it.
+    fn propose(&mut self, command: Command, reading: &Reading) -> CommandEffect {
+        let (now, vouchers) = reading.clone();
+        let readings = vouchers.as_ref().map_or(&[][..], |vouchers| &vouchers.readings);
+        let readings: Vec<u64> = readings.iter().map(|reading| reading.0).collect();
+        self.model.advance(now.lo().0, now.hi().0, &readings);
+        let entry = codec::encode(&Proposal { now, vouchers, command });
+        let index = self.log.len() as u64;
+        let applied = self.leader.partition.apply(LogId { term: 1, index }, Entry::Command(&entry));
+        let outcome =
+            applied.expect("the engine in memory does not fail").expect("commands have outcomes");
+        assert_eq!(outcome.lsn, Lsn(index));
+        self.log.push((entry, outcome.clone()));
+        outcome.effect
+    }
+
+    fn set_policy(&mut self, default_ttl: Option<i64>, epoch: u64, reading: &Reading) -> Done {
+        let ttl = default_ttl.map(|ttl| TimeToLive::from_seconds(ttl).expect("a valid default"));
+        let policy = TtlPolicy::from_default_ttl(ttl);
+        let command = Command::SetTtlPolicy { epoch: PolicyEpoch(epoch), policy };
+        let effect = self.propose(command, reading);
+        self.model.set_policy(default_ttl, epoch);
+        assert_eq!(effect, CommandEffect::PolicySet(PolicyEpoch(self.model.epoch)));
+        Done::Other
+    }
+
+    /// Moves the partition clock.
+    pub(crate) fn advance(&mut self, reading: &Reading) -> Done {
+        let effect = self.propose(Command::AdvanceClock, reading);
+        assert_eq!(effect, CommandEffect::ClockAdvanced);
+        Done::Other
+    }
+
+    /// Removes some of the dead.
+    pub(crate) fn sweep(&mut self, limit: u32, grace: u64, reading: &Reading) -> Done {
+        let limit = NonZeroU32::new(limit).expect("a sweep removes something");
+        let effect = self.propose(Command::Sweep { limit, grace: Millis(grace) }, reading);
+        let CommandEffect::Swept { removed, more } = effect else { panic!("{effect:?}") };
+        Done::Swept { removed, more, kept: self.model.keeps_the_dead(grace) }
+    }
+
+    fn clear(&mut self, key: u8, reading: &Reading) -> Done {
+        let value = partition_key(key);
+        let logical_partition = LogicalPartition::new(&self.rules.key().place(&value), &value);
+        let command = Command::Clear { logical_partition, limit: NonZeroU32::MAX };
+        let effect = self.propose(command, reading);
+        let CommandEffect::Cleared { more, .. } = effect else { panic!("{effect:?}") };
+        assert!(!more, "there are fewer items than the limit");
+        self.model.clear(|id| id % KEYS == key);
+        Done::Other
+    }
+
+    fn write(&mut self, writes: &[Write], reading: &Reading) -> Done {
+        let (lsn, first_serial) = (Lsn(self.log.len() as u64), self.serial + 1);
+        self.serial += writes.len() as u64;
+        let mut etags = self.etags.clone();
+        let mut items = Vec::new();
+        for (operation, (write, serial)) in (0_u16..).zip(writes.iter().zip(first_serial..)) {
+            items.push(self.item_write(write, serial, &etags));
+            let stored = match write.operation {
+                Operation::Rename(to) => to,
+                Operation::Delete | Operation::Read => continue,
+                Operation::Create
+                | Operation::Replace
+                | Operation::Upsert
+                | Operation::Patch
+                | Operation::PatchTtl
+                | Operation::PatchTtlAway => write.id,
+            };
+            etags.insert(stored, Etag::new(GROUP, lsn, operation));
+        }
+        let effect = self.propose(Command::Write(items), reading);
+        let CommandEffect::Write(found) = effect else { panic!("{effect:?}") };
+        if found.is_ok() {
+            self.etags = etags;
+        }
+        let found = match found {
+            Ok(written) => Ok(written.iter().map(answer).collect()),
+            Err(refused) => Err((usize::from(refused.operation), refusal(&refused.refusal))),
+        };
+        Done::Written { expected: self.model.write(writes, first_serial), found }
+    }
+
+    fn item_write(&self, write: &Write, serial: u64, etags: &BTreeMap<u8, Etag>) -> ItemWrite {
+        let Write { id, operation, ttl, condition } = *write;
+        let document = |id| self.document(id, ttl, serial);
+        let patch = |change: serde_json::Value| {
+            let v = serde_json::json!({ "op": "set", "path": "/v", "value": serial });
+            let operations = [vec![v], change.as_array().expect("a list").clone()].concat();
+            let text = serde_json::json!({ "operations": operations }).to_string().into_bytes();
+            Action::Patch(PatchRequest { text, rules: self.rules.clone() })
+        };
+        let action = match operation {
+            Operation::Create => Action::Create(document(id)),
+            Operation::Replace => Action::Replace(document(id)),
+            Operation::Upsert => Action::Upsert(document(id)),
+            Operation::PatchTtl if ttl.is_some() => {
+                patch(serde_json::json!([{ "op": "set", "path": "/ttl", "value": ttl }]))
+            }
+            Operation::Patch | Operation::PatchTtl => patch(serde_json::json!([])),
+            Operation::PatchTtlAway => {
+                patch(serde_json::json!([{ "op": "remove", "path": "/ttl" }]))
+            }
+            Operation::Delete => Action::Delete,
+            Operation::Read => Action::Read,
+            Operation::Rename(to) => Action::Rename { to: self.key(to), document: document(to) },
+        };
+        let last = etags.get(&id).copied();
+        let precondition = match condition {
+            Condition::None => Precondition::None,
+            Condition::IfMatchLast => Precondition::IfMatch(last),
+            Condition::IfMatchOther => Precondition::IfMatch(None),
+            Condition::IfNoneMatchLast => Precondition::IfNoneMatch(last),
+        };
+        ItemWrite { key: self.key(id), precondition, action }
+    }
+
+    fn document(&self, id: u8, ttl: Option<i64>, serial: u64) -> Document {
+        let mut body = serde_json::json!({ "id": name(id), "pk": id % KEYS, "v": serial });
+        if let Some(ttl) = ttl {
+            body["ttl"] = ttl.into();
+        }
+        let parsed = self.rules.parse(body.to_string().as_bytes());
+        parsed.expect("a body like any other").document
+    }
+
+    /// Where an item stands.
+    pub(crate) fn key(&self, id: u8) -> ItemKey {
+        let value = partition_key(id % KEYS);
+        let id = ItemId::try_from(name(id)).expect("a valid id");
+        ItemKey::new(&self.rules.key().place(&value), &value, &id)
+    }
+}
+
+fn partition_key(key: u8) -> PartitionKey {
+    PartitionKey::parse(&format!("[{key}]")).expect("a valid key")
+}
+
+/// What the item is called.
+pub(crate) fn name(id: u8) -> String {
+    format!("i{id}")
+}
+
+/// The serial in a body.
+pub(crate) fn serial(body: &[u8]) -> u64 {
+    let body: serde_json::Value = serde_json::from_slice(body).expect("bodies are JSON");
+    body["v"].as_u64().expect("every body has its serial")
+}
+
+fn answer(written: &Written) -> RealAnswer {
+    let effect = match written.effect {
+        RealEffect::Created => Effect::Created,
+        RealEffect::Replaced => Effect::Replaced,
+        RealEffect::Deleted => Effect::Deleted,
+        RealEffect::Read => Effect::Read,
+        RealEffect::NotModified => Effect::NotModified,
+    };
+    let number = written.stamp.number.0 & 0xFFFF_FFFF;
+    (effect, written.stamp.ts.0, written.body.as_deref().map(serial), number)
+}
+
+fn refusal(refusal: &Refusal) -> Refused {
+    match refusal {
+        Refusal::NotFound => Refused::NotFound,
+        Refusal::Conflict => Refused::Conflict,
+        Refusal::PreconditionFailed => Refused::PreconditionFailed,
+        Refusal::InvalidTtl { .. } => Refused::InvalidTtl,
+        Refusal::PatchFailed(_) => Refused::PatchFailed,
+        Refusal::WrongPartition => panic!("all items lie in the one partition"),
+    }
+}
