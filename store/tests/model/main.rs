@@ -28,7 +28,11 @@ const STEPS_MAX: usize = 300;
 /// A quarter of the cases asked for, and patience in shrinking: histories are long.
 fn config() -> ProptestConfig {
     let config = ProptestConfig::default();
-    ProptestConfig { cases: config.cases.div_ceil(4), max_shrink_iters: 20_000, ..config }
+    ProptestConfig {
+        cases: config.cases.div_ceil(4),
+        max_shrink_iters: config.max_shrink_iters.min(20_000),
+        ..config
+    }
 }
 
 /// Runs a history, and checks the world after every step.
