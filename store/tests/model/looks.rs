@@ -5,13 +5,13 @@ use ephemeris_store::engine::Table;
 use ephemeris_store::partition::Partition;
 use ephemeris_store::partition_key::SlotRange;
 use ephemeris_store::query::{
-    CompiledQuery, PageLimits, PageOutcome, Parameters, QueryRow, Scope, run_page,
+    CompiledQuery, Page, PageLimits, PageOutcome, Parameters, QueryRow, Resume, Scope, run_page,
 };
 use ephemeris_store::time::{Millis, Seconds};
 use ephemeris_store::ttl::Life;
 
 use crate::naive::{Model, Version};
-use crate::world::{CONTAINER, World, serial};
+use crate::world::{World, serial};
 
 /// What is seen of one item, or of all.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,26 +98,10 @@ fn pages(
     limits: PageLimits,
     hi: u64,
 ) -> Option<(Vec<QueryRow>, u64)> {
-    let query = CompiledQuery::new(text, &Parameters::default(), world.rules.index());
-    let query = query.expect("it compiles");
-    let (view, mut resume) = (partition.snapshot(), None);
+    let mut resume = None;
     let (mut rows, mut count) = (Vec::new(), 0);
     loop {
-        let outcome = run_page(
-            &view,
-            SlotRange::ALL,
-            world.rules.key(),
-            CONTAINER,
-            &query,
-            &Scope::default(),
-            resume.as_ref(),
-            limits,
-            Millis(hi),
-        );
-        let page = match outcome.expect("the engine in memory does not fail") {
-            PageOutcome::InDoubt(_) => return None,
-            PageOutcome::Page(page) => page,
-        };
+        let page = page(world, partition, text, resume.as_ref(), limits, hi)?;
         rows.extend(page.rows);
         count += page.count;
         match page.next {
@@ -127,7 +111,35 @@ fn pages(
     }
 }
 
-fn row_of(json: &[u8]) -> Shown {
+/// One page of a query; none if in doubt.
+pub(crate) fn page(
+    world: &World,
+    partition: &Partition,
+    text: &str,
+    resume: Option<&Resume>,
+    limits: PageLimits,
+    hi: u64,
+) -> Option<Page> {
+    let query = CompiledQuery::new(text, &Parameters::default(), world.rules.index());
+    let outcome = run_page(
+        &partition.snapshot(),
+        SlotRange::ALL,
+        world.rules.key(),
+        partition.spec().container,
+        &query.expect("it compiles"),
+        &Scope::default(),
+        resume,
+        limits,
+        Millis(hi),
+    );
+    match outcome.expect("the engine in memory does not fail") {
+        PageOutcome::InDoubt(_) => None,
+        PageOutcome::Page(page) => Some(page),
+    }
+}
+
+/// What a row shows.
+pub(crate) fn row_of(json: &[u8]) -> Shown {
     let row: serde_json::Value = serde_json::from_slice(json).expect("rows are JSON");
     (row["v"].as_u64().expect("a serial"), row["_ts"].as_u64().expect("a stamp"))
 }

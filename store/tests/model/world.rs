@@ -10,7 +10,7 @@ use ephemeris_store::command::{
     Proposal, Refusal, Written,
 };
 use ephemeris_store::document::{Document, DocumentRules};
-use ephemeris_store::engine::{Engine as _, MemoryEngine, Row, Table};
+use ephemeris_store::engine::{Engine, MemoryEngine, Row, Table};
 use ephemeris_store::ids::{ContainerNumber, DatabaseNumber, Etag, GroupId, ItemId, Lsn};
 use ephemeris_store::indexing::{self, IndexRules};
 use ephemeris_store::item::{ItemKey, LogicalPartition};
@@ -25,11 +25,6 @@ use ephemeris_store::ttl::{PolicyEpoch, TimeToLive, TtlPolicy, Vouchers};
 use crate::history::{Act, ClockMove, Condition, Epoch, KEYS, Operation, Step, Which, Write};
 use crate::naive::{Answer, Effect, Model, NODES, Refused};
 
-const GROUP: GroupId = GroupId(1);
-pub(crate) const CONTAINER: ContainerNumber =
-    ContainerNumber { database: DatabaseNumber(1), number: 1 };
-const SPEC: PartitionSpec =
-    PartitionSpec { group: GROUP, container: CONTAINER, slots: SlotRange::ALL };
 /// Where every history begins: closer to 1970 than a jump.
 const START: u64 = 1_000_000;
 
@@ -37,6 +32,12 @@ const START: u64 = 1_000_000;
 pub(crate) struct Replica {
     engine: MemoryEngine,
     pub(crate) partition: Partition,
+}
+
+/// A snapshot that is being built.
+pub(crate) struct Snapshot {
+    exporter: Exporter,
+    applied: Option<LogId>,
 }
 
 /// Two replicas of one log, and what the model makes of it.
@@ -73,11 +74,32 @@ pub(crate) enum Done {
     Other,
 }
 
+impl Done {
+    /// How a write was answered otherwise than by the model; nothing if it was not.
+    pub(crate) fn difference(&self) -> Option<String> {
+        let Done::Written { expected, found } = self else { return None };
+        let is_same = |((effect, ts, serial, number), real): (&Answer, &RealAnswer)| {
+            *real == (*effect, *ts, real.2.map(|_| *serial), *number)
+        };
+        let agrees = match (expected, found) {
+            (Ok(expected), Ok(found)) => {
+                expected.len() == found.len() && expected.iter().zip(found).all(is_same)
+            }
+            (Err(expected), Err(found)) => expected == found,
+            (Ok(_), Err(_)) | (Err(_), Ok(_)) => false,
+        };
+        (!agrees).then(|| format!("{found:?} instead of {expected:?}"))
+    }
+}
+
 impl Replica {
-    pub(crate) fn new() -> Self {
-        let engine = MemoryEngine::new();
-        let partition = open(&engine);
+    fn new(engine: MemoryEngine, spec: PartitionSpec) -> Self {
+        let partition = open(&engine, spec);
         Self { engine, partition }
+    }
+
+    fn group(&self) -> GroupId {
+        self.partition.spec().group
     }
 
     /// Applies the log up to its end, or so many entries of it; each must come to the same again.
@@ -96,22 +118,30 @@ impl Replica {
 
     fn crash(&mut self) {
         self.engine.crash();
-        self.partition = open(&self.engine);
+        self.partition = open(&self.engine, *self.partition.spec());
     }
 
-    /// Takes up a snapshot; it may crash after some chunks, and then begins again.
-    fn install(&mut self, source: &Replica, chunk_bytes: usize, crash_after: Option<usize>) {
-        let (view, Progress { applied, .. }) = source.partition.view();
-        let ranges = source.partition.ranges();
-        let mut exporter = Exporter::new(view, GROUP, ranges.clone());
-        let mut chunks = Vec::new();
-        while let Some(chunk) =
-            exporter.next_chunk(chunk_bytes).expect("the engine in memory does not fail")
-        {
-            chunks.push(chunk.encode());
-        }
+    /// Begins to build a snapshot.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let (view, Progress { applied, .. }) = self.partition.view();
+        let exporter = Exporter::new(view, self.group(), self.partition.ranges());
+        Snapshot { exporter, applied }
+    }
+
+    /// Builds a snapshot to its end and takes it up; may crash after some chunks, to begin again.
+    pub(crate) fn install(
+        &mut self,
+        snapshot: Snapshot,
+        chunk_bytes: usize,
+        crash_after: Option<usize>,
+    ) {
+        let Snapshot { mut exporter, applied } = snapshot;
+        let (group, ranges) = (self.group(), self.partition.ranges());
+        let mut next =
+            || exporter.next_chunk(chunk_bytes).expect("the engine in memory does not fail");
+        let chunks: Vec<_> = std::iter::from_fn(|| next().map(|chunk| chunk.encode())).collect();
         let begin = |engine: &MemoryEngine| {
-            Installer::begin(Arc::new(engine.clone()), GROUP, ranges.clone(), "snapshot")
+            Installer::begin(Arc::new(engine.clone()), group, ranges.clone(), "snapshot")
                 .expect("the engine in memory does not fail")
         };
         let decoded = || chunks.iter().map(|chunk| Chunk::decode(chunk).expect("undamaged"));
@@ -121,7 +151,7 @@ impl Replica {
                 installer.write(chunk).expect("the engine in memory does not fail");
             });
             self.engine.crash();
-            let interrupted = Installer::interrupted(&self.engine, GROUP)
+            let interrupted = Installer::interrupted(&self.engine, group)
                 .expect("the engine in memory does not fail");
             assert_eq!(interrupted.as_deref(), Some("snapshot"));
         }
@@ -133,29 +163,49 @@ impl Replica {
         assert_eq!(self.partition.progress().applied, applied);
     }
 
+    /// The disk.
+    pub(crate) fn engine(&self) -> Arc<dyn Engine> {
+        Arc::new(self.engine.clone())
+    }
+
     /// Every row, and the state, as they lie in the engine.
     pub(crate) fn contents(&self) -> Vec<(Table, Vec<Row>)> {
         let (view, _) = self.partition.view();
         let mut ranges = self.partition.ranges();
-        ranges.push(machine::meta_range(GROUP));
+        ranges.push(machine::meta_range(self.group()));
         let rows = |range| (view.scan(range).map(Result::unwrap)).collect();
         ranges.iter().map(|range| (range.table, rows(range))).collect()
     }
 }
 
-fn open(engine: &MemoryEngine) -> Partition {
-    Partition::open(Arc::new(engine.clone()), SPEC).expect("the engine in memory does not fail")
+/// The partition of the container with this number, and its group's.
+pub(crate) fn spec(group: u64, container: u32) -> PartitionSpec {
+    let container = ContainerNumber { database: DatabaseNumber(1), number: container };
+    PartitionSpec { group: GroupId(group), container, slots: SlotRange::ALL }
+}
+
+fn open(engine: &MemoryEngine, spec: PartitionSpec) -> Partition {
+    Partition::open(Arc::new(engine.clone()), spec).expect("the engine in memory does not fail")
 }
 
 impl World {
     pub(crate) fn new() -> Self {
+        Self::over(MemoryEngine::new(), spec(1, 1))
+    }
+
+    /// Another partition, on the same disk as this one's leader.
+    pub(crate) fn beside(&self, spec: PartitionSpec) -> Self {
+        Self::over(self.leader.engine.clone(), spec)
+    }
+
+    fn over(engine: MemoryEngine, spec: PartitionSpec) -> Self {
         let key = KeyDefinition { kind: KeyKind::HashV2, paths: vec![vec!["pk".into()]] };
         let policy = indexing::complete(None).expect("the default policy is valid");
         let index = IndexRules::new(&policy).expect("it compiles");
         Self {
             model: Model::default(),
-            leader: Replica::new(),
-            follower: Replica::new(),
+            leader: Replica::new(engine, spec),
+            follower: Replica::new(MemoryEngine::new(), spec),
             log: Vec::new(),
             now: START,
             serial: 0,
@@ -167,19 +217,24 @@ impl World {
     /// Does one step, with the partition and with the model.
     pub(crate) fn step(&mut self, step: &Step) -> Done {
         let reading = self.read_clock(step);
-        match &step.act {
-            Act::Write(writes) => self.write(writes, &reading),
+        self.act(&step.act, &reading)
+    }
+
+    /// Does one thing, proposed with this reading of the clock.
+    pub(crate) fn act(&mut self, act: &Act, reading: &Reading) -> Done {
+        match act {
+            Act::Write(writes) => self.write(writes, reading),
             Act::SetPolicy { default_ttl, epoch } => {
                 let epoch = match epoch {
                     Epoch::Newer(by) => self.model.epoch + by,
                     Epoch::Equal => self.model.epoch,
                     Epoch::Older => self.model.epoch.saturating_sub(1),
                 };
-                self.set_policy(*default_ttl, epoch, &reading)
+                self.set_policy(*default_ttl, epoch, reading)
             }
-            Act::Advance => self.advance(&reading),
-            Act::Sweep { limit, grace } => self.sweep(*limit, *grace, &reading),
-            Act::Clear { key } => self.clear(*key, &reading),
+            Act::Advance => self.advance(reading),
+            Act::Sweep { limit, grace } => self.sweep(*limit, *grace, reading),
+            Act::Clear { key } => self.clear(*key, reading),
             Act::Flush(which) => {
                 self.replica(*which).engine.flush().expect("the engine in memory does not fail");
                 Done::Other
@@ -198,15 +253,20 @@ impl World {
                 Done::Other
             }
             Act::Snapshot { chunk_bytes, crash_after } => {
-                self.follower.install(&self.leader, *chunk_bytes, *crash_after);
+                self.follower.install(self.leader.snapshot(), *chunk_bytes, *crash_after);
                 Done::Other
             }
         }
     }
 
-    /// Everything the follower has not applied yet.
-    pub(crate) fn catch_up(&mut self) {
-        self.follower.catch_up(&self.log, usize::MAX);
+    /// The follower applies so many entries.
+    pub(crate) fn catch_up(&mut self, entries_max: usize) {
+        self.follower.catch_up(&self.log, entries_max);
+    }
+
+    /// How many entries there are.
+    pub(crate) fn entries(&self) -> usize {
+        self.log.len()
     }
 
     /// What the last entry came to.
@@ -307,7 +367,7 @@ impl World {
     fn write(&mut self, writes: &[Write], reading: &Reading) -> Done {
         let (lsn, first_serial) = (Lsn(self.log.len() as u64), self.serial + 1);
         self.serial += writes.len() as u64;
-        let mut etags = self.etags.clone();
+        let (group, mut etags) = (self.leader.group(), self.etags.clone());
         let mut items = Vec::new();
         for (operation, (write, serial)) in (0_u16..).zip(writes.iter().zip(first_serial..)) {
             items.push(self.item_write(write, serial, &etags));
@@ -321,7 +381,7 @@ impl World {
                 | Operation::PatchTtl
                 | Operation::PatchTtlAway => write.id,
             };
-            etags.insert(stored, Etag::new(GROUP, lsn, operation));
+            etags.insert(stored, Etag::new(group, lsn, operation));
         }
         let effect = self.propose(Command::Write(items), reading);
         let CommandEffect::Write(found) = effect else { panic!("{effect:?}") };
