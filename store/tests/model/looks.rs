@@ -1,11 +1,11 @@
 //! What a reader sees of a partition: every item, a query over all of them, the change feed.
 
-use ephemeris_store::change_feed::{FeedOutcome, FeedStart, read_changes};
+use ephemeris_store::change_feed::{FeedStart, read_changes};
 use ephemeris_store::engine::Table;
-use ephemeris_store::partition::Partition;
+use ephemeris_store::partition::{PageOutcome, Partition};
 use ephemeris_store::partition_key::SlotRange;
 use ephemeris_store::query::{
-    CompiledQuery, Page, PageLimits, PageOutcome, Parameters, QueryRow, Resume, Scope, run_page,
+    CompiledQuery, Page, PageLimits, Parameters, QueryRow, Resume, Scope, run_page,
 };
 use ephemeris_store::time::{Millis, Seconds};
 use ephemeris_store::ttl::Life;
@@ -67,8 +67,8 @@ pub(crate) fn feed(world: &World, partition: &Partition, hi: u64) -> Option<Vec<
         let (key, scope) = (world.rules.key(), Scope::default());
         let outcome = read_changes(&view, &spec, key, start, &scope, limits, Millis(hi));
         let page = match outcome.expect("the engine in memory does not fail") {
-            FeedOutcome::InDoubt(_) => return None,
-            FeedOutcome::Page(page) => page,
+            PageOutcome::InDoubt(_) => return None,
+            PageOutcome::Page(page) => page,
         };
         rows.extend(page.rows.iter().map(|row| row_of(row)));
         if !page.more {

@@ -198,7 +198,7 @@ proptest! {
                 Table::Items | Table::Numbers | Table::Feed => live.len(),
                 Table::Expiry => own,
                 Table::Meta => 2,
-                Table::Catalog => 0,
+                Table::Catalog | Table::Expired => 0,
             };
             prop_assert_eq!(rows.len(), expected, "{}", table.name());
         }

@@ -331,7 +331,8 @@ impl World {
     fn set_policy(&mut self, default_ttl: Option<i64>, epoch: u64, reading: &Reading) -> Done {
         let ttl = default_ttl.map(|ttl| TimeToLive::from_seconds(ttl).expect("a valid default"));
         let policy = TtlPolicy::from_default_ttl(ttl);
-        let command = Command::SetTtlPolicy { epoch: PolicyEpoch(epoch), policy };
+        let epoch_set = PolicyEpoch(epoch);
+        let command = Command::SetTtlPolicy { epoch: epoch_set, policy, retention: None };
         let effect = self.propose(command, reading);
         self.model.set_policy(default_ttl, epoch);
         assert_eq!(effect, CommandEffect::PolicySet(PolicyEpoch(self.model.epoch)));
@@ -349,7 +350,9 @@ impl World {
     pub(crate) fn sweep(&mut self, limit: u32, grace: u64, reading: &Reading) -> Done {
         let limit = NonZeroU32::new(limit).expect("a sweep removes something");
         let effect = self.propose(Command::Sweep { limit, grace: Millis(grace) }, reading);
-        let CommandEffect::Swept { removed, more } = effect else { panic!("{effect:?}") };
+        let CommandEffect::Swept { removed, trimmed: 0, more } = effect else {
+            panic!("{effect:?}")
+        };
         Done::Swept { removed, more, kept: self.model.keeps_the_dead(grace) }
     }
 
