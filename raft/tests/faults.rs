@@ -5,7 +5,7 @@ mod common;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::simulate;
+use common::{Cluster, Loss, NodeOptions, simulate};
 use ephemeris_raft::testing::{MemoryDisk, MemoryNetwork};
 use ephemeris_raft::wal::{Wal, WalOptions};
 use ephemeris_raft::{Executor, Group, GroupOptions, Router, Storage};
@@ -99,4 +99,51 @@ fn a_replica_that_runs_does_not_say_that_it_stopped() {
         group.stop().await;
         timeout(PATIENCE, group.stopped()).await.expect("now it has");
     });
+}
+
+/// A log without room stops the replica; what it acknowledged before is there once it has room, and
+/// it goes on.
+#[test]
+fn a_full_log_acknowledges_nothing_and_goes_on_once_there_is_room() {
+    let mut stops = 0;
+    for bytes_left in (0..4000).step_by(210) {
+        stops += simulate(bytes_left, async {
+            let options = NodeOptions { segment_bytes: 2048, ..NodeOptions::default() };
+            let mut cluster = Cluster::start_with(1, bytes_left, options).await;
+            cluster.wait_for_leader().await;
+            cluster.node(1).log_disk.fill(bytes_left);
+            let (mut serial, mut stops) = (0, 0);
+            for _ in 0..3 {
+                let writing = write_until_it_stops(&cluster, &mut serial);
+                let why = timeout(PATIENCE, writing).await.expect("it stops");
+                assert!(why.contains("no space left"), "{why}");
+                stops += 1;
+                cluster.lose(1, Loss::Process { flushed: 0 });
+                cluster.restart(1).await;
+            }
+            assert!((3..60).contains(&serial), "{serial} writes fit into {bytes_left} bytes");
+            cluster.node_mut(1).repair();
+            cluster.lose(1, Loss::Everything);
+            cluster.restart(1).await;
+            let leader = cluster.wait_for_leader().await;
+            let found = cluster.read(leader, "a").await.expect("it answers");
+            assert!(found == Some(serial) || found == Some(serial + 1), "{found:?}, {serial}");
+            cluster.upsert(leader, "a", serial + 2).await.expect("it goes on");
+            stops
+        });
+    }
+    assert_eq!(stops, 60, "the disk was full every time");
+}
+
+/// Counts up in one item; returns why the replica stopped.
+async fn write_until_it_stops(cluster: &Cluster, serial: &mut u64) -> String {
+    loop {
+        match cluster.upsert(1, "a", *serial + 1).await {
+            Ok(_) => *serial += 1,
+            Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+        }
+        if let Some(why) = cluster.node(1).group().status().stopped {
+            return why;
+        }
+    }
 }

@@ -9,7 +9,7 @@ use common::{Cluster, Loss, replica, simulate};
 use ephemeris_raft::testing::Weather;
 use ephemeris_raft::{ProposeError, ReadError};
 use ephemeris_store::ids::NodeId;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 /// Runs a scenario with a few seeds.
 fn for_seeds(scenario: impl AsyncFn(u64)) {
@@ -130,6 +130,13 @@ fn a_follower_that_forgot_its_leader_makes_no_stale_read() {
         cluster.upsert(old, "a", 1).await.unwrap();
         cluster.wait_for_agreement().await;
         let (forgetful, next) = (old % 3 + 1, (old + 1) % 3 + 1);
+        // One follower has not heard the leader for long, and would stand if the other let it.
+        cluster.network.cut(NodeId(old), NodeId(next));
+        cluster.network.cut(NodeId(next), NodeId(old));
+        let lease = cluster.options.group.election_max;
+        sleep(lease * 4).await;
+        assert_eq!(cluster.leader(), Some(old), "the other follower hears the leader");
+        let cut = Instant::now();
         cluster.network.isolate(NodeId(old));
         cluster.lose(forgetful, Loss::Process { flushed: 0 });
         cluster.restart(forgetful).await;
@@ -139,6 +146,7 @@ fn a_follower_that_forgot_its_leader_makes_no_stale_read() {
             cluster.upsert(leader, "a", 2).await.ok()
         });
         others.await;
+        assert!(cut.elapsed() < lease, "the old leader still believes, {:?}", cut.elapsed());
         let stale = timeout(Duration::from_secs(5), cluster.read(old, "a")).await;
         assert!(!matches!(stale, Ok(Ok(_))), "a stale read: {stale:?}");
     });
