@@ -340,6 +340,12 @@ impl<M: Machine> Group<M> {
         }
     }
 
+    /// Waits until an entry is applied here, for so long at most; true if it is.
+    pub async fn await_applied(&self, index: u64, longest: Duration) -> bool {
+        let waiting = self.raft.wait(Some(longest));
+        waiting.applied_index_at_least(Some(index), "a reader waits for it").await.is_ok()
+    }
+
     /// Who leads, as far as this replica knows.
     pub fn leadership(&self) -> Leadership {
         let metrics = self.raft.server_metrics().borrow_watched().clone();

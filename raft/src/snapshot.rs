@@ -3,7 +3,8 @@
 //! 1. The leader takes a view of its machine and offers it: "my state after entry 7.1200".
 //! 2. The follower answers which chunk it wants: the first, or where a broken transfer ended.
 //! 3. Each chunk is checked and appended to a staging file; the last one is followed by a sync.
-//! 4. openraft installs the file: sync, marker, old rows out, new rows in, flush, marker away.
+//! 4. openraft installs the file: sync, marker, old rows out, new rows in, flush, marker away. The
+//!    machine shows nothing meanwhile.
 //!
 //! From step 4 on the file is all this replica has: nothing removes it before the marker is away.
 //!
@@ -211,6 +212,7 @@ impl SnapshotStore {
         name: &str,
         file: &dyn DiskFile,
     ) -> io::Result<()> {
+        machine.unload();
         let begun = Installer::begin(engine.clone(), self.group, machine.ranges(), name);
         let mut installer = begun.map_err(|fault| storage_error(&fault))?;
         read_chunks(file, |chunk| installer.write(chunk).map_err(|fault| storage_error(&fault)))?;
@@ -362,8 +364,10 @@ impl Offers {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use ephemeris_store::catalog::Catalog;
-    use ephemeris_store::engine::MemoryEngine;
+    use ephemeris_store::engine::{KeyRange, MemoryEngine, Read};
     use ephemeris_store::machine::Entry;
 
     use super::*;
@@ -480,6 +484,45 @@ mod tests {
         fn describe(&self) -> String {
             "vanishing".to_string()
         }
+    }
+
+    /// A machine whose rows may be replaced only while nobody reads them.
+    struct Guarded(Catalog, AtomicBool);
+
+    impl Machine for Guarded {
+        type Outcome = <Catalog as Machine>::Outcome;
+
+        fn progress(&self) -> Progress {
+            self.0.progress()
+        }
+        fn apply(&self, at: LogId, entry: Entry<'_>) -> Result<Option<Self::Outcome>, Fault> {
+            self.0.apply(at, entry)
+        }
+        fn ranges(&self) -> Vec<KeyRange> {
+            assert!(self.1.load(Ordering::SeqCst), "rows are replaced while nobody reads");
+            self.0.ranges()
+        }
+        fn view(&self) -> (Arc<dyn Read>, Progress) {
+            self.0.view()
+        }
+        fn unload(&self) {
+            self.1.store(true, Ordering::SeqCst);
+        }
+        fn reload(&self) -> Result<(), Fault> {
+            self.1.store(false, Ordering::SeqCst);
+            self.0.reload()
+        }
+    }
+
+    #[test]
+    fn nobody_reads_while_rows_are_replaced() {
+        let f = Fixture::new();
+        f.receive(FIRST);
+        let name = f.store.staged(FIRST).unwrap();
+        let machine = Guarded(Catalog::open(f.engine.clone()).unwrap(), AtomicBool::new(false));
+        f.store.install(&f.engine, &machine, &name).unwrap();
+        assert!(!machine.1.load(Ordering::SeqCst), "and then they do again");
+        assert_eq!(machine.progress().applied, FIRST);
     }
 
     #[test]

@@ -43,6 +43,8 @@ impl Machine for Obedient {
         (MemoryEngine::new().view(), self.progress())
     }
 
+    fn unload(&self) {}
+
     fn reload(&self) -> Result<(), Fault> {
         Ok(())
     }

@@ -78,6 +78,9 @@ pub trait Machine: Send + Sync + 'static {
     /// The rows as they are after the last entry applied, and how far that is.
     fn view(&self) -> (Arc<dyn Read>, Progress);
 
+    /// Makes the machine unreadable: its rows are about to be replaced by a snapshot, not all at once.
+    fn unload(&self);
+
     /// Takes up the state found in the engine, after its rows were replaced by a snapshot.
     fn reload(&self) -> Result<(), Fault>;
 }

@@ -104,6 +104,9 @@ impl Machine for Catalog {
         (self.engine.view(), progress)
     }
 
+    /// The catalog is read from memory, which stays whole.
+    fn unload(&self) {}
+
     fn reload(&self) -> Result<(), Fault> {
         let loaded = Shared::load(self.engine.as_ref())?;
         *self.shared.write().unwrap_or_else(PoisonError::into_inner) = loaded;

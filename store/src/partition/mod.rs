@@ -196,6 +196,11 @@ impl Machine for Partition {
         (self.engine.view(), progress)
     }
 
+    /// Shows a partition that has not learned its container's policy yet, which nobody reads.
+    fn unload(&self) {
+        *self.write_shared() = Shared::default();
+    }
+
     fn reload(&self) -> Result<(), Fault> {
         let loaded = Shared::load(self.engine.as_ref(), self.spec.group)?;
         *self.write_shared() = loaded;

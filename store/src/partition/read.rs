@@ -33,6 +33,11 @@ impl Fetched {
         self.item
     }
 
+    /// The state under which it was fetched.
+    pub fn state(&self) -> &PartitionState {
+        &self.state
+    }
+
     /// The last entry applied when it was fetched.
     pub fn lsn(&self) -> Lsn {
         self.state.lsn()

@@ -1,4 +1,4 @@
-//! The sweeper's alarm clock: never late, whatever happens in between.
+//! The sweeper's alarm clock, never late whatever happens in between; and what readers may see.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -83,6 +83,26 @@ fn a_shorter_ttl_moves_the_alarm_forward() {
     assert_eq!(partition.find_due().unwrap(), Some(Seconds(1100)));
     apply(&partition, 100, upsert(2, Some(5)));
     assert_eq!(partition.due(), Some(Seconds(105)));
+}
+
+#[test]
+fn a_partition_whose_rows_are_being_replaced_has_no_policy_to_be_read_by() {
+    let partition = partition(&MemoryEngine::new());
+    let epoch = PolicyEpoch(1);
+    apply(
+        &partition,
+        100,
+        Command::SetTtlPolicy { epoch, policy: policy(Some(1000)), retention: None },
+    );
+    apply(&partition, 100, upsert(1, None));
+    let whole = partition.state();
+    assert_eq!(whole.ttl().epoch(), epoch);
+
+    partition.unload();
+    assert_eq!(partition.state().ttl().epoch(), PolicyEpoch(0));
+    assert_eq!(partition.snapshot().state().ttl().epoch(), PolicyEpoch(0));
+    partition.reload().unwrap();
+    assert_eq!(partition.state(), whole);
 }
 
 #[derive(Clone, Debug)]
