@@ -1,5 +1,8 @@
-//! Time to live, as clients see it: exact to the second through every node, and for good.
+//! Time to live, as clients see it: exact to the second through every node, at every level of
+//! consistency, and for good.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ephemeris_cluster_tests::client::{Call, Client, Container};
@@ -12,11 +15,14 @@ use tokio::task::JoinSet;
 const MS_PER_SECOND: u64 = 1000;
 /// How long items are watched after they have expired.
 const WATCHED_AFTER_MS: u64 = 500;
+/// The accounts of these tests are strong; clients may ask for less.
+const LEVELS: [&str; 3] = ["Strong", "Session", "Eventual"];
 const SWEEP_DEADLINE: Duration = Duration::from_secs(40);
 
 /// One read of an item, and when it was under way.
 #[derive(Debug)]
 struct Sight {
+    level: &'static str,
     called_ms: u64,
     returned_ms: u64,
     status: u16,
@@ -45,17 +51,59 @@ async fn status(client: &Client, container: &Container, id: &str) -> u16 {
     client.read_item(container, &json!("k"), id).await.status
 }
 
-/// Reads an item through one node, again and again, until `until_ms`.
-async fn watch(client: Client, container: Container, id: String, until_ms: u64) -> Vec<Sight> {
-    let mut sights = Vec::new();
-    loop {
-        let called_ms = clock::wall_ms();
-        if called_ms >= until_ms {
-            return sights;
-        }
-        let status = status(&client, &container, &id).await;
-        sights.push(Sight { called_ms, returned_ms: clock::wall_ms(), status });
+/// The same at every level, without a token: they must agree.
+async fn status_at_every_level(client: &Client, container: &Container, id: &str) -> u16 {
+    let mut statuses = Vec::new();
+    for level in LEVELS {
+        let call = Call::get(container.item(id)).key(&json!("k"));
+        statuses.push(client.ask(call.header("x-ms-consistency-level", level)).await.status);
     }
+    assert!(statuses.iter().all(|status| *status == statuses[0]), "{id}: {statuses:?}");
+    statuses[0]
+}
+
+/// What all watchers of an item have in common.
+struct Watched {
+    container: Container,
+    id: String,
+    /// The entry that wrote it.
+    born: u64,
+    /// How far the session has come that they share.
+    session: AtomicU64,
+    until_ms: u64,
+}
+
+/// Reads an item through one node, again and again, at all levels in turn.
+async fn watch(client: Client, watched: Arc<Watched>) -> Vec<Sight> {
+    let mut sights = Vec::new();
+    for level in LEVELS.into_iter().cycle() {
+        let called_ms = clock::wall_ms();
+        if called_ms >= watched.until_ms {
+            break;
+        }
+        let call = Call::get(watched.container.item(&watched.id)).key(&json!("k"));
+        let call = call.header("x-ms-consistency-level", level);
+        let call = match level {
+            "Session" => {
+                let seen = watched.session.load(Ordering::SeqCst);
+                call.header("x-ms-session-token", format!("0:-1#{seen}"))
+            }
+            _ => call,
+        };
+        let answer = client.ask(call).await;
+        let returned_ms = clock::wall_ms();
+        let lsn: u64 = answer.header("lsn").and_then(|lsn| lsn.parse().ok()).expect("a position");
+        // A replica that has not heard of the item does not say that it has expired.
+        if lsn < watched.born {
+            assert_eq!((level, answer.status), ("Eventual", 404), "{}", answer.describe());
+            continue;
+        }
+        if level == "Session" {
+            watched.session.fetch_max(lsn, Ordering::SeqCst);
+        }
+        sights.push(Sight { level, called_ms, returned_ms, status: answer.status });
+    }
+    sights
 }
 
 /// Panics unless all of what was seen is what an expiry at `expiry_ms` allows.
@@ -73,17 +121,28 @@ fn check(id: &str, sights: &[Sight], expiry_ms: u64) {
             other => panic!("{id}: a read answered {other}"),
         }
     }
-    assert!(sights.iter().any(|sight| sight.status == 200), "{id} was never seen alive");
+    for (level, status) in LEVELS.into_iter().flat_map(|level| [(level, 200), (level, 404)]) {
+        let seen = sights.iter().any(|sight| (sight.level, sight.status) == (level, status));
+        assert!(seen, "{id}: {level} reads never answered {status}");
+    }
 }
 
 /// Watches an item through every node until after its expiry, and checks what was seen.
 async fn check_expiry(cluster: &Cluster, container: &Container, id: &str, expiry: u64) {
     let expiry_ms = expiry * MS_PER_SECOND;
+    let read = cluster.client(1).read_item(container, &json!("k"), id).await.expect(200);
+    let born = read.header("x-ms-item-lsn").and_then(|lsn| lsn.parse().ok());
+    let born = born.expect("items say which entry wrote them");
+    let watched = Arc::new(Watched {
+        container: container.clone(),
+        id: id.to_string(),
+        born,
+        session: AtomicU64::new(born),
+        until_ms: expiry_ms + WATCHED_AFTER_MS,
+    });
     let mut watchers = JoinSet::new();
     for node in cluster.running() {
-        let (container, id) = (container.clone(), id.to_string());
-        let until_ms = expiry_ms + WATCHED_AFTER_MS;
-        watchers.spawn(watch(cluster.client(node), container, id, until_ms));
+        watchers.spawn(watch(cluster.client(node), watched.clone()));
     }
     let sights: Vec<Sight> = watchers.join_all().await.into_iter().flatten().collect();
     check(id, &sights, expiry_ms);
@@ -137,8 +196,10 @@ async fn a_new_default_counts_at_once_and_the_dead_stay_dead() {
     client.replace_container(&container, json!({ "defaultTtl": 2 })).await.expect(200);
     for node in cluster.running() {
         let client = cluster.client(node);
-        assert_eq!(status(&client, &container, "old").await, 404, "the lower default counts");
-        assert_eq!(status(&client, &container, "own").await, 200, "its own ttl counts");
+        let old = status_at_every_level(&client, &container, "old").await;
+        assert_eq!(old, 404, "the lower default counts");
+        let own = status_at_every_level(&client, &container, "own").await;
+        assert_eq!(own, 200, "its own ttl counts");
     }
     let young = create(&client, &container, "young", None).await + 2;
     check_expiry(&cluster, &container, "young", young).await;
@@ -149,9 +210,10 @@ async fn a_new_default_counts_at_once_and_the_dead_stay_dead() {
         for node in cluster.running() {
             let client = cluster.client(node);
             for dead in ["old", "young"] {
-                assert_eq!(status(&client, &container, dead).await, 404, "{dead}, {extra}");
+                let found = status_at_every_level(&client, &container, dead).await;
+                assert_eq!(found, 404, "{dead}, {extra}");
             }
-            assert_eq!(status(&client, &container, "own").await, 200, "{extra}");
+            assert_eq!(status_at_every_level(&client, &container, "own").await, 200, "{extra}");
         }
     }
     let items = client.read_feed(&container).await;

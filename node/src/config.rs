@@ -14,6 +14,7 @@ use figment::providers::{Env, Format as _, Serialized, Toml};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::consistency::ConsistencyLevel;
 use crate::telemetry::LogFormat;
 
 /// The key every Cosmos emulator uses. Known to everybody: for loopback only.
@@ -57,6 +58,8 @@ pub(crate) struct Settings {
     pub(crate) secondary_key_file: Option<PathBuf>,
     /// Use the emulator key on an address others can reach.
     pub(crate) allow_emulator_key: bool,
+    /// How fresh reads are unless a client asks for less.
+    pub(crate) consistency: ConsistencyLevel,
     /// What is logged.
     pub(crate) log: String,
     /// How it looks.
@@ -91,6 +94,7 @@ impl Default for Settings {
             key_file: None,
             secondary_key_file: None,
             allow_emulator_key: false,
+            consistency: ConsistencyLevel::Session,
             log: "info".to_string(),
             log_format: LogFormat::Text,
             request_timeout_ms: 5000,
@@ -179,6 +183,8 @@ pub(crate) struct NodeConfig {
     pub(crate) advertise: Option<String>,
     /// Keys that sign requests.
     pub(crate) keys: AccountKeys,
+    /// How fresh reads are unless a client asks for less: the account's default.
+    pub(crate) consistency: ConsistencyLevel,
     /// How long a request may take.
     pub(crate) request_timeout: Duration,
     /// Memory for uncompressed blocks, in bytes.
@@ -275,6 +281,7 @@ impl NodeConfig {
             founders,
             advertise: settings.advertise.clone().map(with_slash),
             keys,
+            consistency: settings.consistency,
             request_timeout: Duration::from_millis(settings.request_timeout_ms),
             block_cache_bytes: settings.block_cache_mib << 20,
             write_buffer_bytes: settings.write_buffer_mib << 20,
@@ -424,6 +431,12 @@ mod tests {
         let settings = Settings::load(Some(&file), flags).unwrap();
         assert_eq!((settings.http.as_str(), settings.log.as_str()), ("127.0.0.1:9", "warn"));
         assert_eq!(settings.request_timeout_ms, 5000);
+        assert_eq!(settings.consistency, ConsistencyLevel::Session);
+        std::fs::write(&file, "consistency = \"BoundedStaleness\"\n").unwrap();
+        let settings = Settings::load(Some(&file), serde_json::json!({})).unwrap();
+        assert_eq!(settings.consistency, ConsistencyLevel::BoundedStaleness);
+        std::fs::write(&file, "consistency = \"weak\"\n").unwrap();
+        assert!(Settings::load(Some(&file), serde_json::json!({})).is_err());
         std::fs::write(&file, "htpp = \"127.0.0.1:9\"\n").unwrap();
         let error = Settings::load(Some(&file), serde_json::json!({})).unwrap_err();
         assert!(error.to_string().contains("htpp"), "{error}");

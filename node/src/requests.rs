@@ -19,7 +19,9 @@ use thiserror::Error;
 
 use crate::clock::{self, ClockStatus, Instant, MachineTime, TimeSource as _};
 use crate::node::Node;
-use crate::partition::{PartitionError, PartitionRequest, PartitionResponse};
+use crate::partition::{
+    LocalReplica, PartitionError, PartitionRequest, PartitionResponse, ReadLevel,
+};
 use crate::transport::Channel;
 
 /// A request from one node to another.
@@ -179,6 +181,58 @@ enum Attempt {
 }
 
 impl Node {
+    /// Answers a read: by the replica on this node, if it is as fresh as it must be and nothing it
+    /// found is in doubt, or else by the leader.
+    pub(crate) async fn read_partition(
+        &self,
+        group: GroupId,
+        request: PartitionRequest,
+        level: ReadLevel,
+        deadline: Instant,
+    ) -> Result<PartitionResponse, RequestError> {
+        match self.read_here(group, &request, level, deadline).await {
+            Some(response) => Ok(response),
+            None => self.ask_partition(group, request, deadline).await,
+        }
+    }
+
+    /// What the replica on this node answers; nothing if it is for the leader to answer.
+    async fn read_here(
+        &self,
+        group: GroupId,
+        request: &PartitionRequest,
+        level: ReadLevel,
+        deadline: Instant,
+    ) -> Option<PartitionResponse> {
+        match level {
+            ReadLevel::Linearizable => return None,
+            ReadLevel::AtLeast(_) | ReadLevel::Any => {}
+        }
+        let local = self.member_here(group)?;
+        let leads = local.group().leadership().is_me;
+        let answering = local.service().answer(request.clone(), level);
+        let response = tokio::time::timeout_at(deadline, answering).await.ok()?.ok();
+        match (&response, leads) {
+            (Some(_), false) => metrics::counter!("follower_reads_total").increment(1),
+            (None, false) => metrics::counter!("follower_reads_passed_on_total").increment(1),
+            (_, true) => {}
+        }
+        response
+    }
+
+    /// The replica on this node, if the catalog counts it as one: another gets no entries any more.
+    fn member_here(&self, group: GroupId) -> Option<LocalReplica> {
+        let directory = self.directory().current();
+        let record = directory.state().partition(group)?;
+        let local = self.local_partition(group)?;
+        record.replicas.contains(&local.group().replica()).then_some(local)
+    }
+
+    /// The last entry that this node's clients were told of.
+    pub(crate) fn told(&self, group: GroupId) -> Lsn {
+        self.local_partition(group).map_or(Lsn(0), |local| local.service().told())
+    }
+
     /// Asks a partition's leader, wherever it is, until the deadline.
     pub(crate) async fn ask_partition(
         &self,
@@ -189,7 +243,12 @@ impl Node {
         let repeat = Repeat::of(&request);
         let request = NodeRequest::Partition(group, request);
         match self.at_leader(group, &request, repeat, deadline).await? {
-            NodeResponse::Partition(Ok(response)) => Ok(response),
+            NodeResponse::Partition(Ok(response)) => {
+                if let (Some(local), Some(lsn)) = (self.local_partition(group), response.lsn()) {
+                    local.service().tell(lsn);
+                }
+                Ok(response)
+            }
             other => Err(unexpected(&other)),
         }
     }
@@ -335,7 +394,7 @@ impl Node {
         match request {
             NodeRequest::Partition(group, request) => {
                 let result = match self.local_partition(group) {
-                    Some(local) => local.service().answer(request).await,
+                    Some(local) => local.service().answer(request, ReadLevel::Linearizable).await,
                     None => Err(PartitionError::NotHere),
                 };
                 NodeResponse::Partition(result)

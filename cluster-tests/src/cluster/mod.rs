@@ -29,6 +29,9 @@ const SETTLE_DEADLINE: Duration = Duration::from_secs(30);
 /// How long a process may take to end.
 const EXIT_DEADLINE: Duration = Duration::from_secs(30);
 
+/// Tests that say nothing of consistency want to see what was acknowledged.
+const STRONG: &str = "Strong";
+
 /// Nodes that were started together.
 pub struct Cluster {
     nodes: BTreeMap<u32, Process>,
@@ -52,23 +55,34 @@ impl Cluster {
         cluster
     }
 
-    /// Starts a cluster of nodes 1 to `count`, and waits until all are ready.
+    /// Starts a cluster of nodes 1 to `count`, and waits until all are ready. Its reads show everything
+    /// acknowledged, unless they ask for less.
     pub async fn start(count: u32) -> Self {
-        let mut cluster = Self::formable(count);
+        Self::start_at(count, STRONG).await
+    }
+
+    /// Starts a cluster whose reads are as fresh as a level says, unless they ask for less.
+    pub async fn start_at(count: u32, consistency: &str) -> Self {
+        let mut cluster = Self::formable_at(count, consistency);
         cluster.start_all().await;
         cluster
     }
 
     /// A cluster of nodes 1 to `count`, none of which runs yet.
     pub fn formable(count: u32) -> Self {
+        Self::formable_at(count, STRONG)
+    }
+
+    fn formable_at(count: u32, consistency: &str) -> Self {
         let mut cluster = Self::new(count);
         let members: Vec<String> =
             cluster.nodes.iter().map(|(id, node)| format!("{id}={}", node.peer())).collect();
         let members = members.join(",");
         for (id, node) in &mut cluster.nodes {
             let (id, peer) = (id.to_string(), node.peer().to_string());
-            let arguments = ["start", "--node-id", &id, "--peer", &peer, "--cluster", &members];
-            node.set_arguments(arguments.map(str::to_string).to_vec());
+            let whom = ["start", "--node-id", &id, "--peer", &peer, "--cluster", &members];
+            let arguments = whom.into_iter().chain(["--consistency", consistency]);
+            node.set_arguments(arguments.map(str::to_string).collect());
         }
         cluster
     }

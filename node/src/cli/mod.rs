@@ -11,6 +11,7 @@ use clap::{Args, Parser, Subcommand};
 use serde::Serialize;
 
 use crate::config::{NodeConfig, Settings};
+use crate::consistency::ConsistencyLevel;
 use crate::telemetry::{self, LogFormat};
 use client::Client;
 
@@ -167,6 +168,10 @@ struct StartFlags {
     #[arg(long)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     allow_emulator_key: bool,
+    /// How fresh reads are unless a client asks for less; the same on every node [default: Session].
+    #[arg(long, value_name = "LEVEL", ignore_case = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    consistency: Option<ConsistencyLevel>,
     /// What is logged: error, warn, info, debug, trace, or module=level,… [default: info].
     #[arg(long, value_name = "FILTER")]
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -14,6 +14,7 @@ const ACCOUNT: &str = "ephemeris";
 /// Answers `GET /`.
 pub(crate) fn read(gateway: &Gateway, call: &Call) -> Reply {
     let locations = locations(gateway, call.headers.raw());
+    let level = gateway.node.config().consistency.name();
     let document = json!({
         "id": ACCOUNT,
         "_rid": format!("{ACCOUNT}.local"),
@@ -24,7 +25,7 @@ pub(crate) fn read(gateway: &Gateway, call: &Call) -> Reply {
         "writableLocations": locations,
         "readableLocations": locations,
         "enableMultipleWriteLocations": locations.len() > 1,
-        "userConsistencyPolicy": { "defaultConsistencyLevel": "Session" },
+        "userConsistencyPolicy": { "defaultConsistencyLevel": level },
         "userReplicationPolicy": replication(gateway),
         "systemReplicationPolicy": replication(gateway),
         "readPolicy": { "primaryReadCoefficient": 1, "secondaryReadCoefficient": 1 },

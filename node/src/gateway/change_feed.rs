@@ -18,9 +18,9 @@ use super::path::ContainerPath;
 use super::query::{ITEMS_MAX, PAGE_BYTES_MAX, key_scope};
 use super::reply::{Reply, envelope};
 use super::resolve::Resolved;
-use super::session;
+use super::session::Freshness;
 use super::{Call, Gateway};
-use crate::partition::{ChangesRequest, PartitionRequest, PartitionResponse};
+use crate::partition::{ChangesRequest, PartitionRequest, PartitionResponse, ReadLevel};
 
 /// The feed of last versions.
 const INCREMENTAL: &str = "Incremental Feed";
@@ -37,15 +37,16 @@ pub(crate) async fn read(
                        version of Ephemeris cannot do.";
         return Err(ApiError::BadRequest(message.to_string()).into());
     }
-    session::check(&call.headers)?;
+    let freshness = Freshness::of(call)?;
     let resolved = gateway.container(call, path).await?;
     let scope = Scope { key: key_scope(call, &resolved)?, epks: call.headers.epk_range()? };
     let partition = partition(&call.headers, &resolved, &scope)?;
     let limits =
         PageLimits { rows: call.headers.page_rows()?, bytes: PAGE_BYTES_MAX, items: ITEMS_MAX };
-    let request = ChangesRequest { start: start(&call.headers)?, scope, limits };
-    let request = PartitionRequest::Changes(Box::new(request));
-    let response = gateway.node.ask_partition(partition.group, request, call.deadline).await?;
+    let start = start(&call.headers)?;
+    let (group, level) = (partition.group, level(freshness.at(&gateway.node, &partition), start));
+    let request = PartitionRequest::Changes(Box::new(ChangesRequest { start, scope, limits }));
+    let response = gateway.node.read_partition(group, request, level, call.deadline).await?;
     let PartitionResponse::Changes { lsn, page } = response else {
         unreachable!("`ask_partition` checks what is answered");
     };
@@ -81,6 +82,16 @@ fn start(headers: &RequestHeaders) -> Result<FeedStart, ApiError> {
     let time = httpdate::parse_http_date(text).map_err(|_| malformed("if-modified-since", text))?;
     let since = time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
     Ok(FeedStart::At(Seconds(since)))
+}
+
+/// How fresh a replica must be to go on from there. One that has not come as far as the client would
+/// send it back, and "now" is what the leader says.
+fn level(asked_for: ReadLevel, start: FeedStart) -> ReadLevel {
+    match start {
+        FeedStart::Beginning | FeedStart::At(_) => asked_for,
+        FeedStart::After(lsn) => asked_for.and_at_least(lsn),
+        FeedStart::Now => ReadLevel::Linearizable,
+    }
 }
 
 /// The partition that is asked: a tag is good for one of them.
@@ -171,6 +182,17 @@ mod tests {
             let error = asked(2, &[], &scope).unwrap_err();
             assert!(error.to_string().contains("x-ms-documentdb-partitionkeyrangeid"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_feed_never_goes_back() {
+        let after = FeedStart::After(Lsn(7));
+        assert_eq!(level(ReadLevel::Any, after), ReadLevel::AtLeast(Lsn(7)));
+        assert_eq!(level(ReadLevel::AtLeast(Lsn(9)), after), ReadLevel::AtLeast(Lsn(9)));
+        assert_eq!(level(ReadLevel::AtLeast(Lsn(5)), after), ReadLevel::AtLeast(Lsn(7)));
+        assert_eq!(level(ReadLevel::Linearizable, after), ReadLevel::Linearizable);
+        assert_eq!(level(ReadLevel::Any, FeedStart::Beginning), ReadLevel::Any);
+        assert_eq!(level(ReadLevel::Any, FeedStart::Now), ReadLevel::Linearizable);
     }
 
     #[test]

@@ -15,6 +15,7 @@ use ephemeris_store::query::QueryError;
 use thiserror::Error;
 
 use super::reply::DataHeaders;
+use crate::consistency::RefusedLevel;
 use crate::requests::RequestError;
 
 /// Why a request was not answered as the client hoped.
@@ -250,6 +251,18 @@ impl From<InvalidDocument> for ApiError {
 impl From<InvalidDefinition> for ApiError {
     fn from(error: InvalidDefinition) -> Self {
         ApiError::BadRequest(format!("The container definition is not valid: {error}."))
+    }
+}
+
+impl From<RefusedLevel> for ApiError {
+    fn from(error: RefusedLevel) -> Self {
+        let message = match &error {
+            RefusedLevel::Unknown(_) => {
+                format!("The header x-ms-consistency-level is not valid: {error}.")
+            }
+            RefusedLevel::Stronger { .. } => error.to_string(),
+        };
+        ApiError::BadRequest(message)
     }
 }
 

@@ -7,6 +7,7 @@ use ephemeris_store::ids::Etag;
 use ephemeris_store::partition_key::{Epk, PartitionKey};
 
 use super::error::ApiError;
+use crate::consistency::ConsistencyLevel;
 
 /// Rows of a page if the client does not say.
 const PAGE_ROWS_DEFAULT: usize = 100;
@@ -62,6 +63,14 @@ impl RequestHeaders {
     /// True for `true` and `True`, in which languages write it.
     pub(crate) fn flag(&self, name: &str) -> bool {
         self.0.get(name).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"true"))
+    }
+
+    /// How fresh reads are, at an account with this default.
+    pub(crate) fn consistency(
+        &self,
+        account: ConsistencyLevel,
+    ) -> Result<ConsistencyLevel, ApiError> {
+        Ok(account.asked_for(self.text("x-ms-consistency-level")?)?)
     }
 
     /// What a POST means, told in the order in which the flags count.
@@ -279,6 +288,7 @@ mod tests {
                 "if-match", "if-none-match", "x-ms-documentdb-partitionkey",
                 "x-ms-max-item-count", "x-ms-start-epk", "x-ms-end-epk", "x-ms-read-key-type",
                 "x-ms-offer-throughput", "x-ms-cosmos-offer-autopilot-settings", "prefer",
+                "x-ms-consistency-level",
             ]),
             value: Vec<u8>,
         ) {
@@ -288,6 +298,7 @@ mod tests {
                 let headers = RequestHeaders::new(map);
                 let _ = (headers.precondition(), headers.partition_key(), headers.page_rows());
                 let _ = (headers.epk_range(), headers.throughput(), headers.content());
+                let _ = headers.consistency(ConsistencyLevel::Session);
             }
         }
     }

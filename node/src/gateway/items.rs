@@ -19,7 +19,7 @@ use super::headers::Content;
 use super::path::ContainerPath;
 use super::reply::{DataHeaders, Reply};
 use super::resolve::Resolved;
-use super::session;
+use super::session::Freshness;
 use super::{Call, Gateway};
 use crate::partition::{PartitionRequest, PartitionResponse};
 
@@ -90,13 +90,14 @@ pub(crate) async fn read(
     path: &ContainerPath,
     segment: &str,
 ) -> Result<Reply, Failure> {
-    session::check(&call.headers)?;
+    let freshness = Freshness::of(call)?;
     let precondition = call.headers.precondition()?;
     let resolved = gateway.container(call, path).await?;
     let key = locate(gateway, call, &resolved, segment).await?;
     let partition = resolved.partition(key.slot())?;
+    let (group, level) = (partition.group, freshness.at(&gateway.node, partition));
     let request = PartitionRequest::Read(key);
-    let response = gateway.node.ask_partition(partition.group, request, call.deadline).await?;
+    let response = gateway.node.read_partition(group, request, level, call.deadline).await?;
     let PartitionResponse::Read { lsn, item } = response else {
         unreachable!("`ask_partition` checks what is answered");
     };

@@ -4,7 +4,8 @@
 //! 2. `headers` and the body are read once, into types.
 //! 3. `resolve` finds the container in this node's copy of the catalog.
 //! 4. The request goes to the leader of its partition, here or on another node; changes of leader
-//!    are absorbed until the request's deadline.
+//!    are absorbed until the request's deadline. A read that need not see everything is answered by
+//!    the replica on this node, if that is as fresh as the client's `session` says.
 //! 5. `reply` and `error` turn the outcome into status, headers and body.
 
 mod account;
@@ -53,6 +54,7 @@ use resolve::Purpose;
 
 use crate::admin;
 use crate::clock::{self, Instant};
+use crate::consistency::ConsistencyLevel;
 use crate::node::Node;
 use crate::requests::RequestError;
 
@@ -88,6 +90,8 @@ pub(crate) struct Call {
     pub(crate) verb: Verb,
     pub(crate) headers: RequestHeaders,
     pub(crate) body: Bytes,
+    /// How fresh what it reads must be.
+    pub(crate) consistency: ConsistencyLevel,
     pub(crate) deadline: Instant,
 }
 
@@ -186,7 +190,11 @@ impl Gateway {
         let body = read_body(&parts, body).await?;
         let headers = RequestHeaders::new(parts.headers);
         let deadline = clock::monotonic() + self.timeout();
-        let call = Call { verb, headers, body, deadline };
+        let account = self.node.config().consistency;
+        // The account tells clients what they may ask for.
+        let is_account = matches!(target, Target::Account);
+        let consistency = if is_account { account } else { headers.consistency(account)? };
+        let call = Call { verb, headers, body, consistency, deadline };
         match dispatch(self, &call, &target).await {
             Err(Failure { error: ApiError::StaleMap, .. }) => {
                 self.node.catalog_barrier(deadline).await?;

@@ -24,7 +24,7 @@ use super::error::{ApiError, Failure};
 use super::path::ContainerPath;
 use super::reply::{DataHeaders, Reply, envelope};
 use super::resolve::Resolved;
-use super::session;
+use super::session::Freshness;
 use super::{Call, Gateway};
 use crate::clock;
 use crate::partition::{PartitionRequest, PartitionResponse, QueryRequest};
@@ -116,6 +116,7 @@ struct Run<'a> {
     gateway: &'a Gateway,
     call: &'a Call,
     question: Question,
+    freshness: Freshness,
     targets: Vec<Arc<PartitionRecord>>,
     limit: usize,
     charge: Charge,
@@ -167,12 +168,12 @@ async fn run(
     }
     let tokens = Tokens::new(gateway.node.cluster(), &question);
     let position = call.headers.continuation()?.map(|token| tokens.read(token)).transpose()?;
-    session::check(&call.headers)?;
     let mut run = Run {
         gateway,
         call,
         targets: targets(resolved, &question)?,
         question,
+        freshness: Freshness::of(call)?,
         limit: call.headers.page_rows()?,
         charge: Charge::ZERO,
         headers: resolved.headers(),
@@ -249,7 +250,8 @@ impl Run<'_> {
         let request = QueryRequest { query, scope, resume, limits };
         let request = PartitionRequest::Query(Box::new(request));
         let node = &self.gateway.node;
-        Ok(node.ask_partition(partition.group, request, self.call.deadline).await?)
+        let level = self.freshness.at(node, partition);
+        Ok(node.read_partition(partition.group, request, level, self.call.deadline).await?)
     }
 
     /// Takes up what a partition answered.

@@ -2,10 +2,14 @@
 
 use std::fmt::Write as _;
 
+use ephemeris_store::catalog::PartitionRecord;
 use ephemeris_store::ids::{Lsn, RangeId};
 
+use super::Call;
 use super::error::ApiError;
-use super::headers::RequestHeaders;
+use crate::consistency::ConsistencyLevel;
+use crate::node::Node;
+use crate::partition::ReadLevel;
 
 /// Writes a token.
 pub(crate) fn token(sessions: &[(RangeId, Lsn)]) -> String {
@@ -19,17 +23,44 @@ pub(crate) fn token(sessions: &[(RangeId, Lsn)]) -> String {
     token
 }
 
-/// Refuses a header that is no token.
-///
-/// What it says needs no checking: every answer comes from a leader, behind a barrier, and so shows
-/// everything any client was ever told. A token that is ahead all the same is that of another
-/// container, as SDKs send them when an answer without a body left them unsure which it was.
-pub(crate) fn check(headers: &RequestHeaders) -> Result<(), ApiError> {
-    match headers.text("x-ms-session-token")? {
-        Some(text) if parse(text).is_none() => {
-            Err(ApiError::BadRequest(format!("The session token '{text}' is malformed.")))
+/// How fresh what a request reads must be.
+#[derive(Clone, Debug)]
+pub(crate) struct Freshness {
+    level: ConsistencyLevel,
+    session: Vec<(RangeId, Lsn)>,
+}
+
+impl Freshness {
+    /// What a request asks for by its level and its session token; an error if that is none.
+    ///
+    /// A token may be ahead of every replica: SDKs send that of another container, when an answer
+    /// without a body left them unsure which it was. It is honoured all the same: no replica is as
+    /// fresh, so the leader answers, with everything anybody was told of this container.
+    pub(crate) fn of(call: &Call) -> Result<Self, ApiError> {
+        let text = call.headers.text("x-ms-session-token")?.unwrap_or_default();
+        let session = parse(text).ok_or_else(|| {
+            ApiError::BadRequest(format!("The session token '{text}' is malformed."))
+        })?;
+        Ok(Self { level: call.consistency, session })
+    }
+
+    /// How fresh a replica of this partition must be to answer.
+    pub(crate) fn at(&self, node: &Node, partition: &PartitionRecord) -> ReadLevel {
+        self.of_range(partition.range, || node.told(partition.group))
+    }
+
+    /// A client that sends no token has the session of the node it talks to: what that has `told`.
+    fn of_range(&self, range: RangeId, told: impl FnOnce() -> Lsn) -> ReadLevel {
+        match self.level {
+            ConsistencyLevel::Strong | ConsistencyLevel::BoundedStaleness => {
+                ReadLevel::Linearizable
+            }
+            ConsistencyLevel::Session => {
+                let seen = self.session.iter().filter(|(of, _)| *of == range).map(|(_, lsn)| *lsn);
+                ReadLevel::AtLeast(seen.max().unwrap_or_else(told))
+            }
+            ConsistencyLevel::ConsistentPrefix | ConsistencyLevel::Eventual => ReadLevel::Any,
         }
-        Some(_) | None => Ok(()),
     }
 }
 
@@ -68,6 +99,24 @@ mod tests {
         let read = parse("1:-1#19,0:0#5#1=4#2=9, 2:8").unwrap();
         let expected = [(1, 19), (0, 5), (2, 8)].map(|(range, lsn)| (RangeId(range), Lsn(lsn)));
         assert_eq!(read, expected);
+    }
+
+    #[test]
+    fn a_level_and_a_token_say_how_fresh_a_replica_must_be() {
+        let session = parse("0:-1#7,1:-1#9,0:-1#8").unwrap();
+        let at = |level, range| {
+            Freshness { level, session: session.clone() }.of_range(RangeId(range), || Lsn(5))
+        };
+        for level in [ConsistencyLevel::Strong, ConsistencyLevel::BoundedStaleness] {
+            assert_eq!(at(level, 0), ReadLevel::Linearizable);
+        }
+        let level = ConsistencyLevel::Session;
+        assert_eq!(at(level, 0), ReadLevel::AtLeast(Lsn(8)));
+        assert_eq!(at(level, 1), ReadLevel::AtLeast(Lsn(9)));
+        assert_eq!(at(level, 2), ReadLevel::AtLeast(Lsn(5)), "no token of this range");
+        for level in [ConsistencyLevel::ConsistentPrefix, ConsistencyLevel::Eventual] {
+            assert_eq!(at(level, 0), ReadLevel::Any);
+        }
     }
 
     #[test]

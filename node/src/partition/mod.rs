@@ -21,7 +21,29 @@ use thiserror::Error;
 pub(crate) use replica::{LocalReplica, ReplicaContext, start_replica};
 pub(crate) use service::PartitionService;
 
-/// What can be asked of a partition's leader.
+/// How fresh a replica must be to answer a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReadLevel {
+    /// As fresh as everything acknowledged before the read: only the leader can tell.
+    Linearizable,
+    /// At least as fresh as this entry.
+    AtLeast(Lsn),
+    /// However fresh it is.
+    Any,
+}
+
+impl ReadLevel {
+    /// The level that is as fresh as this entry, too.
+    pub(crate) fn and_at_least(self, lsn: Lsn) -> Self {
+        match self {
+            Self::Linearizable => Self::Linearizable,
+            Self::AtLeast(seen) => Self::AtLeast(seen.max(lsn)),
+            Self::Any => Self::AtLeast(lsn),
+        }
+    }
+}
+
+/// What can be asked of a partition: of its leader, and reads of any replica.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum PartitionRequest {
     /// Writes to items, all or none.
@@ -114,7 +136,7 @@ pub(crate) struct ChangesRequest {
     pub(crate) limits: PageLimits,
 }
 
-/// What a partition's leader answers.
+/// What a partition answers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum PartitionResponse {
     /// What became of writes.
@@ -157,6 +179,24 @@ pub(crate) enum PartitionResponse {
     Statistics(PartitionStatistics),
     /// What expires, and what waits to be swept.
     TtlStatus(TtlStatus),
+}
+
+impl PartitionResponse {
+    /// How far the partition was, if the client is told.
+    pub(crate) fn lsn(&self) -> Option<Lsn> {
+        match self {
+            Self::Written { lsn, .. }
+            | Self::Read { lsn, .. }
+            | Self::Page { lsn, .. }
+            | Self::Changes { lsn, .. }
+            | Self::Cleared(lsn) => Some(*lsn),
+            Self::Found(_)
+            | Self::QueryRefused(_)
+            | Self::PolicySet(_)
+            | Self::Statistics(_)
+            | Self::TtlStatus(_) => None,
+        }
+    }
 }
 
 /// An item on its way to the gateway.

@@ -1,12 +1,18 @@
-//! Answers requests at a partition's leader, in the request's own task.
+//! Answers requests at a replica of a partition, in the request's own task.
 //!
 //! A read: (1) pass the read barrier, (2) fetch, (3) only then read the clock, (4) if the item may
 //! have expired and the log does not say so yet, wait until it surely has, advance the partition
 //! clock through the log, and look again. So a 404 for expiry is always backed by the log.
+//!
+//! A weaker read does without the barrier and without the leader: it (1) waits until the entry that
+//! the client has seen is applied here, and does the same from there, but (4) leaves what is in doubt
+//! to the leader. What this replica shows has not expired by its own clock; what it says is gone, is
+//! gone by the entries it has applied, and the last of those is in the session token it answers with.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use ephemeris_raft::{Executor, Group, ProposeError, ReadError};
 use ephemeris_store::catalog::Container;
@@ -16,7 +22,9 @@ use ephemeris_store::command::{Command, CommandEffect, ItemWrite, Outcome, Propo
 use ephemeris_store::engine::Fault;
 use ephemeris_store::ids::Lsn;
 use ephemeris_store::item::{ItemKey, LogicalPartition};
-use ephemeris_store::partition::{PageOutcome, Partition, PartitionView, Retention};
+use ephemeris_store::partition::{
+    PageOutcome, Partition, PartitionState, PartitionView, Retention,
+};
 use ephemeris_store::query::{CompiledQuery, run_page};
 use ephemeris_store::time::{Millis, Seconds};
 use ephemeris_store::ttl::{Life, PolicyEpoch, TtlPolicy};
@@ -24,7 +32,7 @@ use tokio::sync::Mutex;
 
 use super::{
     ChangesRequest, PartitionError, PartitionRequest, PartitionResponse, PartitionStatistics,
-    QueryRequest, TtlStatus,
+    QueryRequest, ReadLevel, TtlStatus,
 };
 use crate::clock::{self, Reading, SharedClock, Trust};
 use crate::placement::Directory;
@@ -32,6 +40,9 @@ use crate::placement::Directory;
 /// How often a read looks again after advancing the clock: an item can be written anew meanwhile.
 const LOOKS_MAX: u32 = 5;
 
+/// How long a replica waits for an entry that the client has seen, before the leader is asked: entries
+/// come within milliseconds, or not for a while.
+const CATCH_UP_MAX: Duration = Duration::from_millis(10);
 /// Rows looked at to count what waits to be swept.
 const BACKLOG_ROWS_MAX: u64 = 100_000;
 /// Items removed by one entry when a logical partition is cleared: bounds the time of one apply.
@@ -47,6 +58,8 @@ pub(crate) struct PartitionService {
     purge_grace: Millis,
     /// How many requests came from clients: the sweeper makes room for them.
     requests: Arc<AtomicU64>,
+    /// The last entry that clients of this node were told of.
+    told: Arc<AtomicU64>,
     /// Lets one reader at a time advance the partition clock; the others find it advanced.
     advancing: Arc<Mutex<()>>,
 }
@@ -82,6 +95,7 @@ impl PartitionService {
             executor,
             purge_grace,
             requests: Arc::default(),
+            told: Arc::default(),
             advancing: Arc::default(),
         }
     }
@@ -96,21 +110,32 @@ impl PartitionService {
         &self.group
     }
 
-    /// Answers a request.
+    /// The last entry that clients of this node were told of.
+    pub(crate) fn told(&self) -> Lsn {
+        Lsn(self.told.load(Ordering::Relaxed))
+    }
+
+    /// Notes that a client of this node is told of an entry.
+    pub(crate) fn tell(&self, lsn: Lsn) {
+        self.told.fetch_max(lsn.0, Ordering::Relaxed);
+    }
+
+    /// Answers a request; the level is that of reads, all others are for the leader.
     pub(crate) async fn answer(
         &self,
         request: PartitionRequest,
+        level: ReadLevel,
     ) -> Result<PartitionResponse, PartitionError> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         match request {
             PartitionRequest::Write(writes) => self.write(writes).await,
-            PartitionRequest::Read(key) => self.read(key).await,
+            PartitionRequest::Read(key) => self.read(key, level).await,
             PartitionRequest::Find(number) => {
                 self.group.read_barrier().await?;
                 Ok(PartitionResponse::Found(self.group.machine().find(number)?))
             }
-            PartitionRequest::Query(request) => self.query(*request).await,
-            PartitionRequest::Changes(request) => self.changes(*request).await,
+            PartitionRequest::Query(request) => self.query(*request, level).await,
+            PartitionRequest::Changes(request) => self.changes(*request, level).await,
             PartitionRequest::Clear(logical_partition) => self.clear(logical_partition).await,
             PartitionRequest::SetTtlPolicy { epoch, policy, retention } => {
                 let set = self.set_ttl_policy(epoch, policy, retention);
@@ -139,19 +164,43 @@ impl PartitionService {
         }
     }
 
-    /// A partition takes items only once it has learned its container's policy: before that it could
-    /// not tell an invalid `ttl` from an inert one.
-    fn check_ready(&self) -> Result<(), PartitionError> {
-        if self.group.machine().state().ttl().epoch() > PolicyEpoch(0) {
-            Ok(())
-        } else {
-            Err(PartitionError::NotHere)
+    /// A replica that need not have every entry must at least have the policy that the catalog tells
+    /// of: the leader may have found items dead by it.
+    fn check_policy(&self, state: &PartitionState, level: ReadLevel) -> Result<(), PartitionError> {
+        check_ready(state)?;
+        match level {
+            ReadLevel::Linearizable => Ok(()),
+            ReadLevel::AtLeast(_) | ReadLevel::Any => {
+                let directory = self.directory.current();
+                let container = directory.container(self.group.machine().spec().container);
+                let is_old = |container: &Arc<Container>| state.ttl().epoch() < container.ttl_epoch;
+                if container.is_some_and(is_old) { Err(self.pass_on()) } else { Ok(()) }
+            }
         }
     }
 
+    /// Returns when this replica is as fresh as a reader wants it to be.
+    async fn catch_up(&self, level: ReadLevel) -> Result<(), PartitionError> {
+        match level {
+            ReadLevel::Linearizable => Ok(self.group.read_barrier().await?),
+            ReadLevel::Any => Ok(()),
+            ReadLevel::AtLeast(lsn) => {
+                let is_here = self.group.machine().state().lsn() >= lsn
+                    || self.group.await_applied(lsn.0, CATCH_UP_MAX).await;
+                if is_here { Ok(()) } else { Err(self.pass_on()) }
+            }
+        }
+    }
+
+    /// The leader knows.
+    fn pass_on(&self) -> PartitionError {
+        PartitionError::NotLeader { leader: self.group.leadership().leader }
+    }
+
     async fn write(&self, writes: Vec<ItemWrite>) -> Result<PartitionResponse, PartitionError> {
-        self.check_ready()?;
-        let expires = self.group.machine().state().ttl().policy().is_on();
+        let state = self.group.machine().state();
+        check_ready(&state)?;
+        let expires = state.ttl().policy().is_on();
         if expires && self.clock.now().trust == Trust::Unsettled {
             let reason = "the nodes' clocks have not agreed yet, and items here can expire";
             return Err(PartitionError::Doubtful(reason.to_string()));
@@ -169,12 +218,16 @@ impl PartitionService {
         }
     }
 
-    async fn read(&self, key: ItemKey) -> Result<PartitionResponse, PartitionError> {
-        self.check_ready()?;
-        self.group.read_barrier().await?;
+    async fn read(
+        &self,
+        key: ItemKey,
+        level: ReadLevel,
+    ) -> Result<PartitionResponse, PartitionError> {
+        self.catch_up(level).await?;
         let machine = self.group.machine();
         for _ in 0..LOOKS_MAX {
             let fetched = machine.fetch(&key)?;
+            self.check_policy(fetched.state(), level)?;
             let lsn = fetched.lsn();
             // After the fetch: a clock read before could pass a version that was dead on arrival.
             let now = self.clock.now();
@@ -182,7 +235,7 @@ impl PartitionService {
                 Life::Alive => fetched.into_item(),
                 Life::Dead => None,
                 Life::InDoubt(expiry) => {
-                    self.settle(now, expiry.start()).await?;
+                    self.settle(level, now, expiry.start()).await?;
                     continue;
                 }
             };
@@ -195,19 +248,20 @@ impl PartitionService {
     /// log does not say so yet, once it does, at the partition clock, where nothing is in doubt.
     async fn read_page<P, R>(
         &self,
+        level: ReadLevel,
         reader: impl Fn(PartitionView, Millis) -> R,
     ) -> Result<(Lsn, P), PartitionError>
     where
         P: Send + 'static,
         R: FnOnce() -> Result<PageOutcome<P>, Fault> + Send + 'static,
     {
-        let view = self.group.machine().snapshot();
+        let view = self.view(level)?;
         let (lsn, now) = (view.state().lsn(), self.clock.now());
         if let PageOutcome::Page(page) = self.executor.run(reader(view, now.latest())).await? {
             return Ok((lsn, page));
         }
-        self.settle(now, now.latest()).await?;
-        let view = self.group.machine().snapshot();
+        self.settle(level, now, now.latest()).await?;
+        let view = self.view(level)?;
         let (lsn, clock) = (view.state().lsn(), view.state().ttl().clock());
         match self.executor.run(reader(view, clock)).await? {
             PageOutcome::Page(page) => Ok((lsn, page)),
@@ -215,8 +269,24 @@ impl PartitionService {
         }
     }
 
+    /// The partition as it is now.
+    fn view(&self, level: ReadLevel) -> Result<PartitionView, PartitionError> {
+        let view = self.group.machine().snapshot();
+        self.check_policy(view.state(), level)?;
+        Ok(view)
+    }
+
     /// Ends the doubt of a reader, whose clock said `now`, about what expires until `at`.
-    async fn settle(&self, now: Reading, at: Millis) -> Result<(), PartitionError> {
+    async fn settle(
+        &self,
+        level: ReadLevel,
+        now: Reading,
+        at: Millis,
+    ) -> Result<(), PartitionError> {
+        match level {
+            ReadLevel::Linearizable => {}
+            ReadLevel::AtLeast(_) | ReadLevel::Any => return Err(self.pass_on()),
+        }
         metrics::counter!("ttl_doubt_waits_total").increment(1);
         // A reading that is good for nothing doubts everything: there is nothing to wait for.
         if !now.is_sure() {
@@ -255,9 +325,12 @@ impl PartitionService {
         directory.container(number).cloned().ok_or(PartitionError::NotHere)
     }
 
-    async fn query(&self, request: QueryRequest) -> Result<PartitionResponse, PartitionError> {
-        self.check_ready()?;
-        self.group.read_barrier().await?;
+    async fn query(
+        &self,
+        request: QueryRequest,
+        level: ReadLevel,
+    ) -> Result<PartitionResponse, PartitionError> {
+        self.catch_up(level).await?;
         let spec = *self.group.machine().spec();
         let rules = self.container()?.definition.rules().clone();
         let query = match &request.query {
@@ -268,7 +341,7 @@ impl PartitionService {
             },
         };
         let shared = Arc::new((request, query, rules.key().clone()));
-        let page = self.read_page(|view, hi| {
+        let page = self.read_page(level, |view, hi| {
             let shared = shared.clone();
             move || {
                 let (request, query, key) = &*shared;
@@ -290,15 +363,18 @@ impl PartitionService {
     }
 
     /// Reads changes; a page is empty only if there are none.
-    async fn changes(&self, request: ChangesRequest) -> Result<PartitionResponse, PartitionError> {
-        self.check_ready()?;
-        self.group.read_barrier().await?;
+    async fn changes(
+        &self,
+        request: ChangesRequest,
+        level: ReadLevel,
+    ) -> Result<PartitionResponse, PartitionError> {
+        self.catch_up(level).await?;
         let spec = *self.group.machine().spec();
         let key = self.container()?.definition.key().clone();
         let ChangesRequest { mut start, scope, limits } = request;
         let shared = Arc::new((scope, key));
         loop {
-            let page = self.read_page(|view, hi| {
+            let page = self.read_page(level, |view, hi| {
                 let shared = shared.clone();
                 move || read_changes(&view, &spec, &shared.1, start, &shared.0, limits, hi)
             });
@@ -334,7 +410,7 @@ impl PartitionService {
         &self,
         logical_partition: LogicalPartition,
     ) -> Result<PartitionResponse, PartitionError> {
-        self.check_ready()?;
+        check_ready(&self.group.machine().state())?;
         loop {
             let logical_partition = logical_partition.clone();
             let command = Command::Clear { logical_partition, limit: CLEARED_AT_ONCE };
@@ -371,6 +447,12 @@ impl PartitionService {
             | CommandEffect::Swept { .. } => unreachable!("a policy change answers with its epoch"),
         }
     }
+}
+
+/// A partition takes items only once it has learned its container's policy: before that it could not
+/// tell an invalid `ttl` from an inert one. While its rows are replaced by a snapshot it has none.
+fn check_ready(state: &PartitionState) -> Result<(), PartitionError> {
+    if state.ttl().epoch() > PolicyEpoch(0) { Ok(()) } else { Err(PartitionError::NotHere) }
 }
 
 /// Counts values of `ttl` that mean "never" should expiry be turned on (R6): somebody may have meant

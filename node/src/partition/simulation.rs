@@ -42,7 +42,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::sweeper::Sweeper;
-use super::{PartitionError, PartitionRequest, PartitionResponse, PartitionService};
+use super::{PartitionError, PartitionRequest, PartitionResponse, PartitionService, ReadLevel};
 use crate::clock::{Clock as _, Instant, QuorumClock, TimeSource, monotonic};
 use crate::placement::Directory;
 
@@ -526,7 +526,7 @@ impl Client {
     ) -> Option<(Span, Result<PartitionResponse, PartitionError>)> {
         let leader = self.world.leader()?;
         let call = self.world.truth();
-        let answer = timeout(DEADLINE, leader.answer(request)).await;
+        let answer = timeout(DEADLINE, leader.answer(request, ReadLevel::Linearizable)).await;
         let ret = self.world.truth();
         let lost = Err(PartitionError::Unknown("no answer in time".into()));
         Some((Span { call, ret }, answer.unwrap_or(lost)))

@@ -27,6 +27,9 @@ pub(crate) struct Arguments {
     /// Nodes of the cluster that is started.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=9))]
     pub(crate) nodes: u32,
+    /// How fresh reads are.
+    #[arg(long, default_value = "Session", value_name = "LEVEL")]
+    pub(crate) consistency: String,
     /// Nodes that run already; nothing is started then.
     #[arg(long, value_delimiter = ',', value_name = "http://HOST:PORT,…")]
     pub(crate) urls: Vec<String>,

@@ -53,7 +53,7 @@ impl Servers {
         let cluster = match (arguments.urls.is_empty(), arguments.nodes) {
             (false, _) => None,
             (true, 1) => Some(Cluster::single().await),
-            (true, count) => Some(Cluster::start(count).await),
+            (true, count) => Some(Cluster::start_at(count, &arguments.consistency).await),
         };
         let (nodes, processes) = if let Some(cluster) = &cluster {
             let ids = cluster.ids();

@@ -100,7 +100,7 @@ impl Scene {
         request: PartitionRequest,
     ) -> Result<PartitionResponse, PartitionError> {
         let Some(service) = self.world.service(node) else { return Err(PartitionError::NotHere) };
-        let answer = timeout(DEADLINE, service.answer(request)).await;
+        let answer = timeout(DEADLINE, service.answer(request, ReadLevel::Linearizable)).await;
         answer.unwrap_or_else(|_| Err(PartitionError::Unknown("no answer in time".into())))
     }
 

@@ -1,0 +1,139 @@
+//! The levels of consistency a client can ask for, as Cosmos names them.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// How fresh reads are; the strongest level is the greatest.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    clap::ValueEnum,
+)]
+#[value(rename_all = "PascalCase")]
+pub(crate) enum ConsistencyLevel {
+    /// Any state the partition was ever in.
+    Eventual,
+    /// The same: replicas go through the states of their partition in one order.
+    ConsistentPrefix,
+    /// What the client was told before, as its session token says, and perhaps more.
+    #[default]
+    Session,
+    /// Everything acknowledged: the bound of staleness is zero.
+    BoundedStaleness,
+    /// Everything acknowledged.
+    Strong,
+}
+
+/// Why a client's wish for a level is refused.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub(crate) enum RefusedLevel {
+    /// No such level.
+    #[error("the value '{0}' is not a consistency level")]
+    Unknown(String),
+    /// The account promises less.
+    #[error(
+        "ConsistencyLevel {wanted} specified in the request is invalid when service is configured \
+         with consistency level {account}. Ensure the request consistency level is not stronger \
+         than the service consistency level."
+    )]
+    Stronger {
+        /// What the client wants.
+        wanted: &'static str,
+        /// The account's default.
+        account: &'static str,
+    },
+}
+
+/// How much of an unknown level an error message shows, in characters.
+const SHOWN_CHARS_MAX: usize = 100;
+
+impl ConsistencyLevel {
+    const ALL: [Self; 5] = [
+        Self::Eventual,
+        Self::ConsistentPrefix,
+        Self::Session,
+        Self::BoundedStaleness,
+        Self::Strong,
+    ];
+
+    /// Its name.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Eventual => "Eventual",
+            Self::ConsistentPrefix => "ConsistentPrefix",
+            Self::Session => "Session",
+            Self::BoundedStaleness => "BoundedStaleness",
+            Self::Strong => "Strong",
+        }
+    }
+
+    /// The level of a request, at an account with this default: clients can only weaken it.
+    pub(crate) fn asked_for(self, wanted: Option<&str>) -> Result<Self, RefusedLevel> {
+        let Some(wanted) = wanted.filter(|wanted| !wanted.is_empty()) else { return Ok(self) };
+        let known = Self::ALL.into_iter().find(|level| level.name().eq_ignore_ascii_case(wanted));
+        match known {
+            None => Err(RefusedLevel::Unknown(wanted.chars().take(SHOWN_CHARS_MAX).collect())),
+            Some(level) if level > self => {
+                Err(RefusedLevel::Stronger { wanted: level.name(), account: self.name() })
+            }
+            Some(level) => Ok(level),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_may_weaken_and_never_strengthen() {
+        for (at, account) in ConsistencyLevel::ALL.into_iter().enumerate() {
+            assert_eq!(account.asked_for(None), Ok(account));
+            assert_eq!(account.asked_for(Some("")), Ok(account));
+            for (wanted_at, wanted) in ConsistencyLevel::ALL.into_iter().enumerate() {
+                let asked = account.asked_for(Some(wanted.name()));
+                assert_eq!(asked.is_ok(), wanted_at <= at, "{wanted:?} at {account:?}");
+                assert!(asked.is_err() || asked == Ok(wanted));
+            }
+        }
+    }
+
+    #[test]
+    fn a_stronger_level_is_refused_in_the_words_of_cosmos() {
+        let refused = ConsistencyLevel::Session.asked_for(Some("Strong")).unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "ConsistencyLevel Strong specified in the request is invalid when service is \
+             configured with consistency level Session. Ensure the request consistency level is \
+             not stronger than the service consistency level."
+        );
+    }
+
+    #[test]
+    fn levels_are_known_by_name_and_by_nothing_else() {
+        for known in ["Eventual", "eventual", "CONSISTENTPREFIX"] {
+            assert!(ConsistencyLevel::Session.asked_for(Some(known)).is_ok(), "{known}");
+        }
+        for unknown in ["Weak", "1", " Session", "Consistent Prefix", "\u{e9}"] {
+            let refused = ConsistencyLevel::Strong.asked_for(Some(unknown)).unwrap_err();
+            assert_eq!(refused, RefusedLevel::Unknown(unknown.to_string()));
+        }
+    }
+
+    #[test]
+    fn settings_name_levels_as_headers_do() {
+        for level in ConsistencyLevel::ALL {
+            assert_eq!(serde_json::to_value(level).unwrap(), level.name());
+            let value = clap::ValueEnum::to_possible_value(&level).unwrap();
+            assert_eq!(value.get_name(), level.name());
+        }
+    }
+}
