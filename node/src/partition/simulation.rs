@@ -7,11 +7,16 @@
 //! - never early: a version is told to be gone only at or after `_ts + ttl`;
 //! - never late: a read that starts at or after `_ts + ttl` does not show it;
 //! - irreversible: told to be gone once, it is never shown again;
+//! - a session goes forward: what answers a token is as fresh as that, on any node;
 //! - the replicas end up identical, and the dead are swept.
+//!
+//! Reads are linearizable, of a session, or eventual; the first three hold for all of them, but that
+//! an eventual one may be about an earlier moment: then about the version of that moment.
 //!
 //! `SEEDS=1000 cargo nextest run -p ephemeris-node simulation` runs more seeds; a failure prints its
 //! seed, and `SEED=n` runs that one alone.
 
+mod client;
 mod scenarios;
 
 use std::cell::RefCell;
@@ -25,15 +30,13 @@ use ephemeris_raft::testing::{MemoryDisk, MemoryNetwork, Weather, simulate};
 use ephemeris_raft::wal::{Wal, WalOptions};
 use ephemeris_raft::{Executor, Group, GroupOptions, Router, Storage};
 use ephemeris_store::catalog::Catalog;
-use ephemeris_store::command::{Action, Effect, ItemWrite, Precondition, Refusal};
 use ephemeris_store::document::DocumentRules;
 use ephemeris_store::engine::MemoryEngine;
-use ephemeris_store::ids::{ContainerNumber, DatabaseNumber, GroupId, ItemId, NodeId, ReplicaId};
+use ephemeris_store::ids::{ContainerNumber, DatabaseNumber, GroupId, NodeId, ReplicaId};
 use ephemeris_store::indexing::{self, IndexRules};
-use ephemeris_store::item::ItemKey;
 use ephemeris_store::machine::Machine as _;
 use ephemeris_store::partition::{Partition, PartitionSpec};
-use ephemeris_store::partition_key::{KeyDefinition, KeyKind, PartitionKey, SlotRange};
+use ephemeris_store::partition_key::{KeyDefinition, KeyKind, SlotRange};
 use ephemeris_store::time::Millis;
 use ephemeris_store::ttl::{PolicyEpoch, TtlPolicy};
 use rand::rngs::SmallRng;
@@ -41,10 +44,11 @@ use rand::{RngExt as _, SeedableRng as _};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
+use super::PartitionService;
 use super::sweeper::Sweeper;
-use super::{PartitionError, PartitionRequest, PartitionResponse, PartitionService, ReadLevel};
 use crate::clock::{Clock as _, Instant, QuorumClock, TimeSource, monotonic};
 use crate::placement::Directory;
+use client::Client;
 
 const SEEDS: u64 = 40;
 const NODES: u32 = 3;
@@ -101,7 +105,18 @@ struct World {
     nodes: RefCell<Vec<Node>>,
     rules: DocumentRules,
     started: Instant,
-    reads: RefCell<[u32; 2]>,
+    seen: RefCell<Seen>,
+}
+
+/// What reads found.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    alive: u32,
+    gone: u32,
+    alive_at_followers: u32,
+    gone_at_followers: u32,
+    /// By a replica that had not come as far as the client.
+    stale: u32,
 }
 
 fn number(name: &str) -> Option<u64> {
@@ -115,17 +130,32 @@ fn t65_expiry_is_exact_and_irreversible_whatever_clocks_and_leaders_do() {
         None => 0..number("SEEDS").unwrap_or(SEEDS),
     };
     show_what_happens();
-    let mut reads = [0, 0];
+    let mut seen = Seen::default();
     for seed in seeds {
         match std::panic::catch_unwind(|| simulate(seed, run(seed))) {
-            Ok([alive, gone]) => reads = [reads[0] + alive, reads[1] + gone],
+            Ok(one) => seen.add(one),
             Err(panic) => {
                 eprintln!("replay: SEED={seed} cargo nextest run -p ephemeris-node simulation");
                 std::panic::resume_unwind(panic);
             }
         }
     }
-    assert!(reads[0] > 0 && reads[1] > 0, "clients saw items alive and gone: {reads:?}");
+    println!("{seen:?}");
+    let Seen { alive, gone, alive_at_followers, gone_at_followers, stale } = seen;
+    for count in [alive, gone, alive_at_followers, gone_at_followers, stale] {
+        assert!(count > 0, "clients saw everything there is to see: {seen:?}");
+    }
+}
+
+impl Seen {
+    fn add(&mut self, other: Self) {
+        let Self { alive, gone, alive_at_followers, gone_at_followers, stale } = other;
+        self.alive += alive;
+        self.gone += gone;
+        self.alive_at_followers += alive_at_followers;
+        self.gone_at_followers += gone_at_followers;
+        self.stale += stale;
+    }
 }
 
 /// `RUST_LOG=debug` shows what happens inside.
@@ -134,8 +164,8 @@ fn show_what_happens() {
     let _ = tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init();
 }
 
-/// Runs one seed; how many reads found an item, and how many found none.
-async fn run(seed: u64) -> [u32; 2] {
+/// Runs one seed; what its reads found.
+async fn run(seed: u64) -> Seen {
     let world = Rc::new(World::start(seed).await);
     let failure = Rc::new(Mutex::new(None));
     let clients: Vec<_> = (0..CLIENTS)
@@ -155,7 +185,7 @@ async fn run(seed: u64) -> [u32; 2] {
         std::panic::resume_unwind(error.into_panic());
     }
     world.heal_and_check().await;
-    world.reads.take()
+    world.seen.take()
 }
 
 impl World {
@@ -178,7 +208,7 @@ impl World {
         };
         let nodes = RefCell::new((1..=NODES).map(node).collect());
         let network = MemoryNetwork::new(seed);
-        let world = Self { network, nodes, rules, started, reads: RefCell::default() };
+        let world = Self { network, nodes, rules, started, seen: RefCell::default() };
         for node in 0..NODES as usize {
             world.boot(node).await;
         }
@@ -450,200 +480,5 @@ fn set_clocks(world: &World, bad: usize, rng: &mut SmallRng) {
         let small = rng.random_range(-ERROR_MICROS..=ERROR_MICROS);
         let error = if number == bad { sign * error + small } else { small };
         node.time.wall_error.store(error, Ordering::SeqCst);
-    }
-}
-
-/// What a client knows of its key.
-#[derive(Clone, Copy, Debug)]
-enum Known {
-    /// There is no item.
-    Absent,
-    /// This version, which expires at this true instant, in microseconds.
-    Version { serial: u64, expiry: i64 },
-}
-
-/// Works on one key after the other; a key of which too little is known is given up.
-struct Client {
-    world: Rc<World>,
-    number: u32,
-    rng: SmallRng,
-    key: u32,
-    serial: u64,
-    known: Known,
-}
-
-/// A request's true times.
-#[derive(Clone, Copy)]
-struct Span {
-    call: i64,
-    ret: i64,
-}
-
-impl Client {
-    fn new(world: Rc<World>, number: u32, rng: SmallRng) -> Self {
-        Self { world, number, rng, key: 0, serial: 0, known: Known::Absent }
-    }
-
-    async fn run(mut self) {
-        let end = monotonic() + RUN;
-        while monotonic() < end {
-            match self.rng.random_range(0..10) {
-                0..3 => self.write().await,
-                3..9 => self.read().await,
-                _ => self.delete().await,
-            }
-            let pause = self.pause();
-            sleep(pause).await;
-        }
-    }
-
-    /// Often just round the expiry, where things go wrong.
-    fn pause(&mut self) -> Duration {
-        let random = Duration::from_millis(self.rng.random_range(0..400));
-        match self.known {
-            Known::Version { expiry, .. } if self.rng.random_bool(0.4) => {
-                let left = expiry - self.world.truth() + self.rng.random_range(-3000..3000);
-                u64::try_from(left).map_or(random, Duration::from_micros)
-            }
-            Known::Version { .. } | Known::Absent => random,
-        }
-    }
-
-    fn item(&self) -> ItemKey {
-        let value = PartitionKey::parse("[\"p\"]").unwrap();
-        let id = ItemId::try_from(format!("c{}-{}", self.number, self.key)).unwrap();
-        ItemKey::new(&self.world.rules.key().place(&value), &value, &id)
-    }
-
-    fn next_key(&mut self) {
-        self.key += 1;
-        self.known = Known::Absent;
-    }
-
-    async fn ask(
-        &self,
-        request: PartitionRequest,
-    ) -> Option<(Span, Result<PartitionResponse, PartitionError>)> {
-        let leader = self.world.leader()?;
-        let call = self.world.truth();
-        let answer = timeout(DEADLINE, leader.answer(request, ReadLevel::Linearizable)).await;
-        let ret = self.world.truth();
-        let lost = Err(PartitionError::Unknown("no answer in time".into()));
-        Some((Span { call, ret }, answer.unwrap_or(lost)))
-    }
-
-    async fn write(&mut self) {
-        self.serial += 1;
-        let serial = self.serial;
-        let ttl = self.rng.random_range(0..4);
-        let own = if ttl == 0 { String::new() } else { format!(",\"ttl\":{ttl}") };
-        let body = format!("{{\"pk\":\"p\",\"serial\":{serial}{own}}}");
-        let document = self.world.rules.parse(body.as_bytes()).unwrap().document;
-        let create = self.rng.random_bool(0.3);
-        let action = if create { Action::Create(document) } else { Action::Upsert(document) };
-        let write = ItemWrite { key: self.item(), precondition: Precondition::None, action };
-        let Some((span, answer)) = self.ask(PartitionRequest::Write(vec![write])).await else {
-            return;
-        };
-        match answer {
-            Ok(PartitionResponse::Written { result: Ok(written), .. }) => {
-                let written = &written[0];
-                match written.effect {
-                    Effect::Created => self.saw_gone(span, "created"),
-                    Effect::Replaced => self.saw_alive_at_apply(span, "replaced"),
-                    Effect::Deleted | Effect::Read | Effect::NotModified => {
-                        panic!("a write did {:?}", written.effect)
-                    }
-                }
-                let ttl = if ttl == 0 { DEFAULT_TTL } else { ttl };
-                let ts = i64::try_from(written.stamp.ts.0).unwrap() * 1_000_000;
-                let expiry = ts + i64::from(ttl) * 1_000_000;
-                self.known = Known::Version { serial, expiry };
-                assert!(ts >= span.call, "a stamp {} µs before its write", span.call - ts);
-            }
-            Ok(PartitionResponse::Written { result: Err(refused), .. }) => {
-                assert_eq!(refused.refusal, Refusal::Conflict, "only a create can be refused");
-                self.saw_alive_at_apply(span, "conflicted");
-            }
-            Ok(other) => panic!("a write is not answered with {other:?}"),
-            Err(PartitionError::Unknown(_)) => self.next_key(),
-            Err(_) => {}
-        }
-    }
-
-    async fn delete(&mut self) {
-        let write = ItemWrite {
-            key: self.item(),
-            precondition: Precondition::None,
-            action: Action::Delete,
-        };
-        let Some((span, answer)) = self.ask(PartitionRequest::Write(vec![write])).await else {
-            return;
-        };
-        match answer {
-            Ok(PartitionResponse::Written { result: Ok(_), .. }) => {
-                self.saw_alive_at_apply(span, "deleted");
-                self.known = Known::Absent;
-            }
-            Ok(PartitionResponse::Written { result: Err(refused), .. }) => {
-                assert_eq!(refused.refusal, Refusal::NotFound, "nothing else stops a delete");
-                self.saw_gone(span, "was not there to delete");
-            }
-            Ok(other) => panic!("a write is not answered with {other:?}"),
-            Err(PartitionError::Unknown(_)) => self.next_key(),
-            Err(_) => {}
-        }
-    }
-
-    async fn read(&mut self) {
-        let Some((span, answer)) = self.ask(PartitionRequest::Read(self.item())).await else {
-            return;
-        };
-        match answer {
-            Ok(PartitionResponse::Read { item: None, .. }) => {
-                self.world.reads.borrow_mut()[1] += 1;
-                self.saw_gone(span, "was not found");
-            }
-            Ok(PartitionResponse::Read { item: Some(item), .. }) => {
-                self.world.reads.borrow_mut()[0] += 1;
-                let body: serde_json::Value = serde_json::from_slice(&item.body).unwrap();
-                let shown = body["serial"].as_u64().unwrap();
-                match self.known {
-                    Known::Absent => panic!("{} is back with serial {shown}", self.name()),
-                    Known::Version { serial, expiry } => {
-                        assert_eq!(shown, serial, "{} shows its last version", self.name());
-                        let late = span.call - expiry;
-                        assert!(late < 0, "{} was shown {late} µs late", self.name());
-                    }
-                }
-            }
-            Ok(other) => panic!("a read is not answered with {other:?}"),
-            Err(_) => {}
-        }
-    }
-
-    fn name(&self) -> String {
-        format!("item c{}-{}", self.number, self.key)
-    }
-
-    /// The version is gone, and stays so.
-    fn saw_gone(&mut self, span: Span, what: &str) {
-        if let Known::Version { expiry, .. } = self.known {
-            let early = expiry - span.ret;
-            assert!(early <= 0, "{} {what} {early} µs early", self.name());
-        }
-        self.known = Known::Absent;
-    }
-
-    /// Whoever proposed the write took the version to be alive, by a clock that may lag.
-    fn saw_alive_at_apply(&self, span: Span, what: &str) {
-        let lag = i64::try_from(WIDTH_MAX.as_micros()).unwrap();
-        match self.known {
-            Known::Absent => panic!("{} {what}, but it was gone", self.name()),
-            Known::Version { expiry, .. } => {
-                let late = span.call - expiry;
-                assert!(late <= lag, "{} {what} {late} µs late", self.name());
-            }
-        }
     }
 }

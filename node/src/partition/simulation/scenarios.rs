@@ -3,10 +3,15 @@
 //! The names carry the T-numbers of `docs/TESTING.md`, or the number of the etcd issue in which a
 //! lease went wrong.
 
+use ephemeris_store::command::{Action, Effect, ItemWrite, Precondition, Refusal};
 use ephemeris_store::document::Document;
-use ephemeris_store::item::Stamp;
+use ephemeris_store::ids::{ItemId, Lsn};
+use ephemeris_store::item::{ItemKey, Stamp};
+use ephemeris_store::partition_key::PartitionKey;
 use ephemeris_store::time::Seconds;
 
+use super::super::ReadLevel::{self, Any, AtLeast, Linearizable};
+use super::super::{PartitionError, PartitionRequest, PartitionResponse};
 use super::*;
 
 const MILLI: i64 = 1000;
@@ -99,8 +104,17 @@ impl Scene {
         node: usize,
         request: PartitionRequest,
     ) -> Result<PartitionResponse, PartitionError> {
+        self.ask_at(node, request, Linearizable).await
+    }
+
+    async fn ask_at(
+        &self,
+        node: usize,
+        request: PartitionRequest,
+        level: ReadLevel,
+    ) -> Result<PartitionResponse, PartitionError> {
         let Some(service) = self.world.service(node) else { return Err(PartitionError::NotHere) };
-        let answer = timeout(DEADLINE, service.answer(request, ReadLevel::Linearizable)).await;
+        let answer = timeout(DEADLINE, service.answer(request, level)).await;
         answer.unwrap_or_else(|_| Err(PartitionError::Unknown("no answer in time".into())))
     }
 
@@ -140,6 +154,19 @@ impl Scene {
         let response = self.ask_leader(PartitionRequest::Read(self.key(id))).await;
         let PartitionResponse::Read { item, .. } = response else { panic!("{response:?}") };
         item.is_some()
+    }
+
+    /// What a node's replica finds: as of which entry, and whether the item is there.
+    async fn finds(
+        &self,
+        node: usize,
+        id: &str,
+        level: ReadLevel,
+    ) -> Result<(Lsn, bool), PartitionError> {
+        let request = PartitionRequest::Read(self.key(id));
+        let response = self.ask_at(node, request, level).await?;
+        let PartitionResponse::Read { lsn, item } = response else { panic!("{response:?}") };
+        Ok((lsn, item.is_some()))
     }
 
     /// Sleeps until true time has come so far beyond a second, in microseconds.
@@ -439,5 +466,62 @@ fn t15_a_leader_that_cannot_commit_the_advance_answers_nothing() {
         }
         scene.world.crash(old).await;
         assert!(!scene.shows("a").await, "whoever leads now has the log say so");
+    });
+}
+
+/// A default that is lowered is what a cut-off follower's clock cannot tell it: here tokens alone help.
+#[test]
+fn t35_a_token_that_covers_a_404_never_leads_to_the_item() {
+    scenario(async |scene| {
+        let leader = scene.leader().await;
+        let follower = (leader + 1) % NODES as usize;
+        let (_, written) = scene.write(scene.write_of("a", None, Action::Upsert)).await.unwrap();
+        while scene.finds(follower, "a", AtLeast(written.lsn)).await.is_err() {
+            sleep(Duration::from_millis(10)).await;
+        }
+
+        scene.world.network.isolate(scene.world.nodes.borrow()[follower].id);
+        let policy = TtlPolicy::Default(NonZeroU32::new(1).unwrap());
+        let service = scene.world.service(leader).unwrap();
+        service.set_ttl_policy(PolicyEpoch(2), policy, None).await.unwrap();
+        scene.until(written.ts.plus(1), 500 * MILLI).await;
+        let (gone, alive) = scene.finds(leader, "a", Linearizable).await.unwrap();
+        assert!(!alive, "the leader goes by the new default");
+        let (behind, alive) = scene.finds(follower, "a", Any).await.unwrap();
+        assert!(behind < gone && alive, "the follower goes by the default it knows");
+        let passed_on = scene.finds(follower, "a", AtLeast(gone)).await.unwrap_err();
+        assert!(matches!(passed_on, PartitionError::NotLeader { .. }), "{passed_on}");
+
+        scene.world.network.heal();
+        let (lsn, alive) = loop {
+            match scene.finds(follower, "a", AtLeast(gone)).await {
+                Ok(found) => break found,
+                Err(_) => sleep(Duration::from_millis(50)).await,
+            }
+        };
+        assert!(lsn >= gone && !alive, "as old as the token, and gone");
+    });
+}
+
+/// What may have expired is for the leader to settle, whatever its replicas are asked for.
+#[test]
+fn t15_a_follower_leaves_what_is_in_doubt_to_the_leader() {
+    scenario(async |scene| {
+        let leader = scene.leader().await;
+        let follower = (leader + 1) % NODES as usize;
+        let (_, written) = scene.write(scene.write_of("a", Some(2), Action::Upsert)).await.unwrap();
+        while scene.finds(follower, "a", AtLeast(written.lsn)).await.is_err() {
+            sleep(Duration::from_millis(10)).await;
+        }
+        scene.world.network.isolate(scene.world.nodes.borrow()[follower].id);
+        scene.until(written.ts.plus(2), -100 * MILLI).await;
+        assert!(scene.finds(follower, "a", Any).await.unwrap().1, "it has not expired yet");
+        scene.until(written.ts.plus(2), 100 * MILLI).await;
+        // Its log does not say so: neither there nor gone.
+        for level in [Any, AtLeast(written.lsn)] {
+            let passed_on = scene.finds(follower, "a", level).await.unwrap_err();
+            assert!(matches!(passed_on, PartitionError::NotLeader { .. }), "{passed_on}");
+        }
+        assert!(!scene.finds(leader, "a", Linearizable).await.unwrap().1);
     });
 }
