@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::iter::Sum;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::ops::{Add, AddAssign};
 
 use serde::{Deserialize, Serialize};
@@ -12,7 +13,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Charge(pub u64);
 
+/// Millionths of a request unit that come in each second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rate(NonZeroU64);
+
 const BYTES_PER_KB: u64 = 1024;
+const MILLIONTHS: u64 = 1_000_000;
 
 impl Charge {
     /// Reading a resource that is not an item.
@@ -25,6 +31,8 @@ impl Charge {
     pub const NOT_FOUND: Charge = Charge(1_000_000);
     /// A conditional read that finds nothing new.
     pub const NOT_MODIFIED: Charge = Charge(1_000_000);
+    /// What the first page of a query or feed costs at a partition before it has found anything.
+    pub const QUERY_START: Charge = Charge(2_300_000);
     /// Nothing.
     pub const ZERO: Charge = Charge(0);
 
@@ -46,11 +54,24 @@ impl Charge {
 
     /// One page of a query or feed at one partition.
     pub fn query_page(work: &QueryWork) -> Self {
-        let base = if work.first_page { 2_300_000 } else { 0 };
+        let base = if work.first_page { Self::QUERY_START.0 } else { 0 };
         let per_item = work.items_loaded * 66_600;
         let per_kb = work.bytes_loaded * 10_100 / BYTES_PER_KB;
         let charge = base + per_item.max(per_kb) + work.rows * 650_000;
         Charge(charge.max(1_000_000))
+    }
+}
+
+impl Rate {
+    /// One partition's even share of so many request units a second.
+    pub fn share(request_units: u32, partitions: NonZeroU32) -> Self {
+        let millionths = u64::from(request_units) * MILLIONTHS / u64::from(partitions.get());
+        Rate(NonZeroU64::new(millionths).unwrap_or(NonZeroU64::MIN))
+    }
+
+    /// What comes in during one second.
+    pub fn per_second(self) -> Charge {
+        Charge(self.0.get())
     }
 }
 
@@ -130,6 +151,16 @@ mod tests {
         assert_eq!(page(true, 7, 7), "7.32");
         assert_eq!(page(true, 10, 10), "9.47");
         assert_eq!(page(false, 0, 0), "1");
+    }
+
+    #[test]
+    fn partitions_share_a_rate_evenly() {
+        let share =
+            |rate, partitions| Rate::share(rate, NonZeroU32::new(partitions).unwrap()).per_second();
+        assert_eq!(share(400, 1), Charge(400_000_000));
+        assert_eq!(share(30_000, 5), Charge(6_000_000_000));
+        assert_eq!(share(400, 3), Charge(133_333_333));
+        assert_eq!(share(0, 1), Charge(1), "a rate of nothing would wait for ever");
     }
 
     #[test]

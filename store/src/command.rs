@@ -238,5 +238,7 @@ pub enum CommandEffect {
         trimmed: u32,
         /// True if there may be more.
         more: bool,
+        /// What deleting them would have cost a user.
+        charge: Charge,
     },
 }

@@ -313,7 +313,7 @@ impl Runner {
         let limit = NonZeroU32::new(limit).ok_or("a sweep removes something")?;
         let grace = args.take_key("grace").map_or(Ok(Millis(0)), millis)?;
         let outcome = self.propose(Command::Sweep { limit, grace })?;
-        let CommandEffect::Swept { removed, trimmed, more } = outcome.effect else {
+        let CommandEffect::Swept { removed, trimmed, more, charge: _ } = outcome.effect else {
             panic!("{outcome:?}")
         };
         let trimmed = if trimmed > 0 { format!(", forgot {trimmed}") } else { String::new() };

@@ -116,8 +116,8 @@ impl Sweeper {
         let group = self.service.group().group();
         let (started, asked_before) = (clock::monotonic(), self.service.requests_seen());
         let command = Command::Sweep { limit, grace: self.grace };
-        let Some(CommandEffect::Swept { removed, trimmed, more }) = self.propose(command).await
-        else {
+        let swept = self.propose(command).await;
+        let Some(CommandEffect::Swept { removed, trimmed, more, charge: _ }) = swept else {
             return BATCH_ITEMS;
         };
         let took = started.elapsed();

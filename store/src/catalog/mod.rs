@@ -7,6 +7,7 @@
 mod apply;
 mod command;
 mod definition;
+mod rates;
 mod state;
 mod throughput;
 

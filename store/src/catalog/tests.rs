@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::*;
+use crate::charge::Charge;
 use crate::codec;
 use crate::command::Precondition;
 use crate::engine::MemoryEngine;
@@ -52,10 +53,19 @@ impl Fixture {
         name: &str,
         partitions: usize,
     ) -> Result<Created, CatalogRefusal> {
+        self.create_container_with(name, partitions, Some(Throughput::Autoscale(1000)))
+    }
+
+    fn create_container_with(
+        &mut self,
+        name: &str,
+        partitions: usize,
+        throughput: Option<Throughput>,
+    ) -> Result<Created, CatalogRefusal> {
         self.apply(CatalogCommand::CreateContainer {
             database: DatabaseNumber(1),
             definition: definition(name, &json!({})),
-            throughput: Some(Throughput::Autoscale(1000)),
+            throughput,
             placement: vec![ReplicaPlan(vec![NodeId(1), NodeId(2), NodeId(3)]); partitions],
         })
     }
@@ -313,4 +323,37 @@ fn throughput_is_kept_with_its_target() {
     assert_eq!(offer(&f, OfferTarget::Container(CONTAINER)).unwrap().throughput, throughput);
     let missing = f.apply(CatalogCommand::ReplaceThroughput { offer: 99, throughput });
     assert_eq!(missing, Err(CatalogRefusal::NotFound));
+}
+
+#[test]
+fn partitions_share_the_rate_of_their_container_or_of_their_database() {
+    let mut f = Fixture::new();
+    let throughput = Some(Throughput::Manual(600));
+    f.apply(CatalogCommand::CreateDatabase { name: resource_name("db"), throughput }).unwrap();
+    f.create_container_with("own", 4, Some(Throughput::Autoscale(1000))).unwrap();
+    f.create_container_with("shares", 1, None).unwrap();
+    f.create_container_with("shares too", 2, None).unwrap();
+    let rate = |f: &Fixture, number| {
+        let container = ContainerNumber { database: DatabaseNumber(1), number };
+        f.catalog.state().rates().get(&container).map(|rate| rate.per_second())
+    };
+    let units = |request_units: u64| Some(Charge(request_units * 1_000_000));
+    assert_eq!(rate(&f, 1), units(250), "all of autoscale's maximum, by four");
+    assert_eq!((rate(&f, 2), rate(&f, 3)), (units(200), units(200)), "by three, of two containers");
+
+    let shared =
+        f.catalog.state().offer_of(OfferTarget::Database(DatabaseNumber(1))).unwrap().number;
+    let throughput = Throughput::Manual(900);
+    f.apply(CatalogCommand::ReplaceThroughput { offer: shared, throughput }).unwrap();
+    assert_eq!((rate(&f, 1), rate(&f, 2), rate(&f, 3)), (units(250), units(300), units(300)));
+    assert_eq!(rate(&f, 4), None, "no such container");
+}
+
+#[test]
+fn a_container_without_any_offer_has_no_rate() {
+    let mut f = Fixture::new();
+    let name = resource_name("db");
+    f.apply(CatalogCommand::CreateDatabase { name, throughput: None }).unwrap();
+    f.create_container_with("c", 2, None).unwrap();
+    assert!(f.catalog.state().rates().is_empty());
 }

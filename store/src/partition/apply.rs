@@ -29,6 +29,8 @@ pub(super) struct Draft<'p> {
     pub(super) lsn: Lsn,
     /// The earliest expiry among the items written.
     due: Option<Seconds>,
+    /// What deleting the items that were swept would have cost a user.
+    pub(super) swept: Charge,
     /// What the writes of this entry did so far, for the later ones to see.
     touched: Vec<(ItemKey, Option<Item>)>,
     /// How many expiries this entry has recorded.
@@ -63,6 +65,7 @@ impl Partition {
             batch: Batch::default(),
             lsn: Lsn(position.index),
             due: None,
+            swept: Charge::ZERO,
             touched: Vec::new(),
             expired: 0,
         };

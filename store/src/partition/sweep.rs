@@ -8,6 +8,7 @@
 use std::num::NonZeroU32;
 
 use super::apply::Draft;
+use crate::charge::Charge;
 use crate::command::CommandEffect;
 use crate::engine::{Fault, Table};
 use crate::item::{Item, OwnExpiry, VersionRow, expiry_place, feed_position};
@@ -24,7 +25,8 @@ impl Draft<'_> {
         grace: Millis,
     ) -> Result<CommandEffect, Fault> {
         if self.state.ttl.keeps_the_dead(grace) {
-            return Ok(CommandEffect::Swept { removed: 0, trimmed: 0, more: false });
+            let charge = Charge::ZERO;
+            return Ok(CommandEffect::Swept { removed: 0, trimmed: 0, more: false, charge });
         }
         let limit = limit.get();
         let mut removed = 0;
@@ -32,7 +34,8 @@ impl Draft<'_> {
         // Also if the limit is reached: somebody must say whether this was all.
         more |= self.sweep_inheriting(limit, &mut removed)?;
         let (trimmed, more_to_trim) = self.trim_expiries(limit)?;
-        Ok(CommandEffect::Swept { removed, trimmed, more: more || more_to_trim })
+        more |= more_to_trim;
+        Ok(CommandEffect::Swept { removed, trimmed, more, charge: self.swept })
     }
 
     /// Removes items whose own expiry has passed, in the order of expiry.
@@ -86,6 +89,8 @@ impl Draft<'_> {
     fn remove_dead(&mut self, version: &VersionRow) -> Result<(), Fault> {
         let dead = self.state.ttl.is_dead(version.stamp.ttl, version.stamp.ts);
         assert!(dead, "the sweeper removes only dead items");
+        let bytes = usize::try_from(version.body_bytes).expect("a body fits in memory");
+        self.swept += Charge::create(bytes, version.stamp.indexed_values);
         if self.state.retention.is_none() {
             self.remove_rows(version);
             return Ok(());

@@ -1,4 +1,5 @@
-//! The sweeper's alarm clock, never late whatever happens in between; and what readers may see.
+//! The sweeper's alarm clock, never late whatever happens in between; what readers may see; and what
+//! sweeping costs.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -6,8 +7,9 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
+use crate::charge::Charge;
 use crate::codec;
-use crate::command::{Action, Command, ItemWrite, Precondition, Proposal};
+use crate::command::{Action, Command, CommandEffect, ItemWrite, Precondition, Proposal};
 use crate::document::Document;
 use crate::engine::MemoryEngine;
 use crate::ids::{DatabaseNumber, ItemId};
@@ -22,21 +24,25 @@ fn partition(engine: &MemoryEngine) -> Partition {
     Partition::open(Arc::new(engine.clone()), spec).unwrap()
 }
 
-fn apply(partition: &Partition, second: u64, command: Command) {
+fn apply(partition: &Partition, second: u64, command: Command) -> CommandEffect {
     let now = ClockInterval::exact(Seconds(second).start());
     let vouchers = Some(Vouchers { readings: vec![now.lo()], nodes: 1 });
     let bytes = codec::encode(&Proposal { now, vouchers, command });
     let index = partition.progress().applied.map_or(0, |applied| applied.index + 1);
-    partition.apply(LogId { term: 1, index }, Entry::Command(&bytes)).unwrap();
+    partition.apply(LogId { term: 1, index }, Entry::Command(&bytes)).unwrap().unwrap().effect
 }
 
 fn upsert(id: u64, ttl: Option<i64>) -> Command {
+    upsert_body(id, ttl, b"{}", 0)
+}
+
+fn upsert_body(id: u64, ttl: Option<i64>, body: &[u8], indexed_values: u32) -> Command {
     let definition = KeyDefinition { kind: KeyKind::HashV2, paths: vec![vec!["pk".into()]] };
     let value = PartitionKey::parse(&format!("[{}]", id % 3)).unwrap();
     let id = ItemId::try_from(format!("i{id}")).unwrap();
     let ttl =
         ttl.map_or(TtlField::Absent, |ttl| TtlField::Valid(TimeToLive::from_seconds(ttl).unwrap()));
-    let document = Document { body: b"{}".to_vec(), ttl, indexed_values: 0 };
+    let document = Document { body: body.to_vec(), ttl, indexed_values };
     let key = ItemKey::new(&definition.place(&value), &value, &id);
     let action = Action::Upsert(document);
     Command::Write(vec![ItemWrite { key, precondition: Precondition::None, action }])
@@ -105,6 +111,26 @@ fn a_partition_whose_rows_are_being_replaced_has_no_policy_to_be_read_by() {
     assert_eq!(partition.state(), whole);
 }
 
+#[test]
+fn a_sweep_tells_what_its_deletes_would_have_cost() {
+    let partition = partition(&MemoryEngine::new());
+    let epoch = PolicyEpoch(1);
+    let policy = policy(Some(5));
+    apply(&partition, 100, Command::SetTtlPolicy { epoch, policy, retention: None });
+    apply(&partition, 100, upsert_body(1, None, &[b' '; 3000], 4));
+    apply(&partition, 100, upsert_body(2, Some(3), b"{}", 10));
+    apply(&partition, 100, upsert_body(3, Some(-1), b"{}", 10));
+    let sweep = |limit| {
+        let limit = NonZeroU32::new(limit).unwrap();
+        let effect = apply(&partition, 110, Command::Sweep { limit, grace: Millis(0) });
+        let CommandEffect::Swept { removed, charge, .. } = effect else { panic!("{effect:?}") };
+        (removed, charge)
+    };
+    assert_eq!(sweep(1), (1, Charge::create(2, 10)));
+    assert_eq!(sweep(10), (1, Charge::create(3000, 4)));
+    assert_eq!(sweep(10), (0, Charge::ZERO));
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Upsert(u64, Option<i64>),
@@ -135,7 +161,9 @@ proptest! {
         let (mut now, mut epoch) = (100, 0);
         for step in steps {
             match step {
-                Step::Upsert(id, ttl) => apply(&partition, now, upsert(id, ttl)),
+                Step::Upsert(id, ttl) => {
+                    apply(&partition, now, upsert(id, ttl));
+                }
                 Step::Policy(default) => {
                     epoch += 1;
                     let (epoch, policy) = (PolicyEpoch(epoch), policy(default));
