@@ -272,6 +272,20 @@ def test_offers_are_read_and_replaced(make_container):
     assert container.get_throughput().offer_throughput == 800
 
 
+def test_the_sdk_rides_through_throttling(make_container):
+    container = make_container(offer_throughput=400)
+    statuses = []
+
+    def note(response):
+        statuses.append(response.http_response.status_code)
+
+    text = "x" * 100_000
+    for number in range(60):  # some 50 RU each: far more than comes in meanwhile
+        container.create_item({"id": str(number), "pk": "a", "text": text}, raw_response_hook=note)
+    assert statuses.count(201) == 60
+    assert 429 in statuses
+
+
 def test_a_session_token_leads_to_the_write(container, nodes):
     written = container.create_item({"id": "1", "pk": "a"})
     token = written.get_response_headers()["x-ms-session-token"]
