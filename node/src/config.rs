@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::consistency::ConsistencyLevel;
+use crate::partition::Burst;
 use crate::telemetry::LogFormat;
 
 /// The key every Cosmos emulator uses. Known to everybody: for loopback only.
@@ -74,6 +75,8 @@ pub(crate) struct Settings {
     pub(crate) clock_width_ms_max: u64,
     /// How long expired items are kept after a jump of the clock, in seconds.
     pub(crate) purge_grace_s: u64,
+    /// Save request units that are not used, and spend them in bursts.
+    pub(crate) burst: bool,
     /// How often a leader shows that it lives, in milliseconds.
     pub(crate) heartbeat_ms: u64,
     /// How long a follower waits for a sign before it stands for election, in milliseconds.
@@ -102,6 +105,7 @@ impl Default for Settings {
             write_buffer_mib: 32,
             clock_width_ms_max: 2000,
             purge_grace_s: 3600,
+            burst: true,
             heartbeat_ms: 250,
             election_timeout_ms: 750,
         }
@@ -195,6 +199,8 @@ pub(crate) struct NodeConfig {
     pub(crate) clock_width_max: Duration,
     /// How long expired items are kept after a jump of the clock.
     pub(crate) purge_grace: Millis,
+    /// Whether partitions save unused request units for bursts.
+    pub(crate) burst: Burst,
     /// How often a leader shows that it lives.
     pub(crate) heartbeat: Duration,
     /// How long a follower waits for a sign.
@@ -287,6 +293,7 @@ impl NodeConfig {
             write_buffer_bytes: settings.write_buffer_mib << 20,
             clock_width_max: Duration::from_millis(settings.clock_width_ms_max),
             purge_grace: Millis(settings.purge_grace_s.saturating_mul(1000)),
+            burst: if settings.burst { Burst::Saved } else { Burst::Off },
             heartbeat: Duration::from_millis(settings.heartbeat_ms),
             election_timeout: Duration::from_millis(settings.election_timeout_ms),
         })
@@ -386,6 +393,13 @@ mod tests {
             assert!(message.contains("request_timeout_ms must be at least 100"), "{message}");
         }
         assert!(NodeConfig::single(&with(REQUEST_TIMEOUT_MS_MIN)).is_ok());
+    }
+
+    #[test]
+    fn bursts_are_saved_for_unless_switched_off() {
+        assert_eq!(NodeConfig::single(&settings()).unwrap().burst, Burst::Saved);
+        let off = Settings { burst: false, ..settings() };
+        assert_eq!(NodeConfig::single(&off).unwrap().burst, Burst::Off);
     }
 
     #[test]

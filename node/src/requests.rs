@@ -137,6 +137,12 @@ pub(crate) enum RequestError {
     /// Storage failed where it matters.
     #[error("{0}")]
     Fault(String),
+    /// The partition's request units are spent; surely not executed.
+    #[error("the partition's request units are spent for {} ms", retry_after.as_millis())]
+    Throttled {
+        /// When there are some again.
+        retry_after: Duration,
+    },
 }
 
 /// First and longest pause between attempts.
@@ -460,6 +466,10 @@ fn judge(request: &NodeRequest, response: NodeResponse, repeat: Repeat) -> Attem
         },
         PartitionError::Doubtful(reason) => Attempt::Failed(RequestError::Doubtful(reason)),
         PartitionError::Fault(reason) => Attempt::Failed(RequestError::Fault(reason)),
+        // Whoever waits is the client: no other node has more to give.
+        PartitionError::Throttled { retry_after } => {
+            Attempt::Failed(RequestError::Throttled { retry_after })
+        }
     }
 }
 
@@ -549,5 +559,17 @@ mod tests {
         let answered = NodeResponse::Partition(Ok(other));
         let attempt = judge(&request(), answered, Repeat::Freely);
         assert!(matches!(attempt, Attempt::Failed(RequestError::Fault(_))));
+    }
+
+    #[test]
+    fn a_throttled_request_is_not_tried_elsewhere() {
+        let request = NodeRequest::Partition(GroupId(1), PartitionRequest::Statistics);
+        let retry_after = Duration::from_millis(17);
+        for repeat in [Repeat::Freely, Repeat::IfNotExecuted] {
+            let refused = Err(PartitionError::Throttled { retry_after });
+            let tried = judge(&request, NodeResponse::Partition(refused), repeat);
+            let expected = RequestError::Throttled { retry_after };
+            assert!(matches!(tried, Attempt::Failed(error) if error == expected), "{repeat:?}");
+        }
     }
 }

@@ -188,6 +188,11 @@ struct StartFlags {
     #[arg(long, value_name = "S")]
     #[serde(skip_serializing_if = "Option::is_none")]
     purge_grace_s: Option<u64>,
+    /// Save request units that are not used for up to five minutes, and spend them in bursts, where
+    /// a partition has less than 3000 a second [default: true].
+    #[arg(long, value_name = "BOOL")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    burst: Option<bool>,
     /// Memory for uncompressed blocks, in MiB [default: 32].
     #[arg(long, value_name = "MIB")]
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -38,7 +38,7 @@ pub(crate) enum Position {
 }
 
 /// A place in a walk.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Walk {
     /// At the beginning of a slot.
     Slot(u16),

@@ -3,6 +3,8 @@
 //! A `Refusal` comes from `store`, is the same on every replica, and says what is wrong with the
 //! request. A `RequestError` says that nobody could carry the request out.
 
+use std::time::Duration;
+
 use axum::http::StatusCode;
 use ephemeris_store::catalog::{CatalogRefusal, InvalidDefinition, InvalidThroughput};
 use ephemeris_store::charge::Charge;
@@ -17,6 +19,9 @@ use thiserror::Error;
 use super::reply::DataHeaders;
 use crate::consistency::RefusedLevel;
 use crate::requests::RequestError;
+
+/// How long a client should wait before it sends again what nobody could execute.
+const NOT_EXECUTED_PAUSE: Duration = Duration::from_millis(200);
 
 /// Why a request was not answered as the client hoped.
 #[derive(Debug, Error)]
@@ -89,6 +94,15 @@ pub(crate) enum ApiError {
     /// gateway looks again before it tells a client.
     #[error("The request was not executed: the container has just changed. Try again.")]
     StaleMap,
+    /// The partition's request units are spent; surely not executed.
+    #[error(
+        "Request rate is large. More Request Units may be needed, so no changes were made. Please \
+         retry this request later."
+    )]
+    Throttled {
+        /// When there are some again.
+        retry_after: Duration,
+    },
     /// Part of the API, and not served by this version.
     #[error("{0} is not supported by this version of Ephemeris.")]
     NotSupported(String),
@@ -134,13 +148,49 @@ impl ApiError {
                 (StatusCode::PRECONDITION_FAILED, 0, "PreconditionFailed")
             }
             ApiError::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, 0, "RequestEntityTooLarge"),
-            ApiError::NotExecuted(_) | ApiError::StaleMap => {
+            ApiError::NotExecuted(_) | ApiError::StaleMap | ApiError::Throttled { .. } => {
                 (StatusCode::TOO_MANY_REQUESTS, 3200, "TooManyRequests")
             }
             ApiError::NotSupported(_) => (StatusCode::NOT_IMPLEMENTED, 0, "NotImplemented"),
             ApiError::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, 0, "ServiceUnavailable"),
         };
         Answer { status, substatus, code }
+    }
+
+    /// When a client should send again what was surely not executed; none for other errors.
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
+        match self {
+            ApiError::Throttled { retry_after } => Some(*retry_after),
+            ApiError::NotExecuted(_) | ApiError::StaleMap => Some(NOT_EXECUTED_PAUSE),
+            ApiError::BadRequest(_)
+            | ApiError::KeyMismatch
+            | ApiError::KeyShape
+            | ApiError::CrossPartition
+            | ApiError::ContainerRecreated
+            | ApiError::Unauthorized(_)
+            | ApiError::Forbidden(_)
+            | ApiError::UnknownPath(_)
+            | ApiError::NotFound(_)
+            | ApiError::OwnerNotFound
+            | ApiError::MethodNotAllowed { .. }
+            | ApiError::Timeout(_)
+            | ApiError::Conflict(_)
+            | ApiError::RangeGone(_)
+            | ApiError::PreconditionFailed
+            | ApiError::TooLarge(_)
+            | ApiError::NotSupported(_)
+            | ApiError::Unavailable(_) => None,
+        }
+    }
+
+    /// Counts a request that was put off, by why it was.
+    pub(crate) fn count_if_put_off(&self) {
+        if self.retry_after().is_none() {
+            return;
+        }
+        let is_rate = matches!(self, ApiError::Throttled { .. });
+        let reason = if is_rate { "rate" } else { "not_executed" };
+        metrics::counter!("ru_throttled_total", "reason" => reason).increment(1);
     }
 }
 
@@ -232,6 +282,7 @@ impl From<RequestError> for ApiError {
         match error {
             RequestError::NotExecuted => ApiError::NotExecuted(message),
             RequestError::Gone => ApiError::StaleMap,
+            RequestError::Throttled { retry_after } => ApiError::Throttled { retry_after },
             RequestError::Unknown(_) => ApiError::Timeout(message),
             RequestError::Doubtful(_) | RequestError::Fault(_) => ApiError::Unavailable(message),
         }

@@ -147,7 +147,10 @@ pub(crate) async fn handle(State(gateway): State<Gateway>, request: Request) -> 
     let (parts, body) = request.into_parts();
     let activity_id = activity_id(&parts);
     let (method, path) = (parts.method.clone(), parts.uri.clone());
-    let reply = gateway.answer(parts, body).await.unwrap_or_else(Reply::from);
+    let reply = gateway.answer(parts, body).await.unwrap_or_else(|failure| {
+        failure.error.count_if_put_off();
+        failure.into()
+    });
     let response = reply.into_response(&activity_id);
     let (status, elapsed) = (response.status(), started.elapsed());
     let outcome = admin::status_class(status);

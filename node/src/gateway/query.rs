@@ -292,7 +292,7 @@ impl Run<'_> {
     ) -> Result<Rows, Failure> {
         let time_is_up = clock::monotonic() + self.gateway.timeout() / TIME_PART;
         let (mut rows, mut bytes, mut counted) = (Vec::new(), 0, counted);
-        let mut at = from;
+        let mut at = from.clone();
         let targets: Vec<_> = self
             .targets
             .iter()
@@ -313,7 +313,13 @@ impl Run<'_> {
                 bytes: PAGE_BYTES_MAX - bytes,
                 items: ITEMS_MAX,
             };
-            let response = self.ask(partition, resume, limits).await?;
+            let response = match self.ask(partition, resume, limits).await {
+                // What other partitions were charged for is not thrown away: the page ends here.
+                Err(Failure { error: ApiError::Throttled { .. }, .. }) if at != from => {
+                    return Ok((rows, Some(Position::Walk { at, counted })));
+                }
+                response => response?,
+            };
             let page = self.take(partition, first_page, response)?;
             counted += page.count;
             bytes += page.rows.iter().map(|row| row.json.len()).sum::<usize>();

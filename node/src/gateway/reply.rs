@@ -16,8 +16,6 @@ const NAME_ENCODED: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'_').remove(b'.').remove(b'-').remove(b'~');
 /// The version of the protocol we speak.
 const API_VERSION: &str = "2020-07-15";
-/// How long a client should wait before it sends again what was not executed, in milliseconds.
-const RETRY_AFTER_MS: &str = "200";
 
 const ACTIVITY_ID: HeaderName = HeaderName::from_static("x-ms-activity-id");
 const ALT_CONTENT_PATH: HeaderName = HeaderName::from_static("x-ms-alt-content-path");
@@ -182,8 +180,8 @@ impl From<Failure> for Reply {
         let mut reply = Reply::json(answer.status, body.to_string())
             .charge(failure.charge)
             .header(SUBSTATUS, &answer.substatus.to_string());
-        if answer.status == StatusCode::TOO_MANY_REQUESTS {
-            reply = reply.header(RETRY_AFTER, RETRY_AFTER_MS);
+        if let Some(pause) = failure.error.retry_after() {
+            reply = reply.header(RETRY_AFTER, &pause.as_millis().to_string());
         }
         reply.data = failure.data;
         reply
@@ -226,4 +224,33 @@ pub(crate) fn with_system_properties(
     resource.insert("_etag".into(), json!(etag.to_string()));
     resource.insert("_ts".into(), json!(ts));
     resource
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::error::ApiError;
+    use super::*;
+
+    fn shown(error: ApiError) -> (u16, Vec<Option<String>>) {
+        let activity_id = HeaderValue::from_static("a");
+        let response = Reply::from(Failure::from(error)).into_response(&activity_id);
+        let header = |name: HeaderName| {
+            response.headers().get(name).map(|value| value.to_str().unwrap().to_string())
+        };
+        let headers = [SUBSTATUS, RETRY_AFTER, REQUEST_CHARGE].map(header);
+        (response.status().as_u16(), headers.to_vec())
+    }
+
+    #[test]
+    fn what_was_put_off_says_until_when() {
+        let text = |text: &str| Some(text.to_string());
+        let spent = ApiError::Throttled { retry_after: Duration::from_millis(1234) };
+        assert_eq!(shown(spent), (429, vec![text("3200"), text("1234"), text("0")]));
+        let nobody = ApiError::NotExecuted("no leader".to_string());
+        assert_eq!(shown(nobody), (429, vec![text("3200"), text("200"), text("0")]));
+        let missing = ApiError::NotFound("no".to_string());
+        assert_eq!(shown(missing), (404, vec![text("0"), None, text("0")]));
+    }
 }

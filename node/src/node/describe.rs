@@ -6,6 +6,7 @@ use ephemeris_raft::GroupStatus;
 use ephemeris_store::ids::GroupId;
 
 use super::Node;
+use crate::partition::Gauges;
 use crate::requests::{NodeDescription, ReplicaDescription};
 
 impl Node {
@@ -47,6 +48,19 @@ impl Node {
         metrics::gauge!("partition_replicas").set(replicas.len() as f64);
         metrics::gauge!("partition_leaders").set(leads as f64);
         metrics::gauge!("items_stored").set(items as f64);
+        let gauges: Vec<Gauges> =
+            replicas.iter().filter_map(|local| local.service().gauges()).collect();
+        let request_units = |charges: u64| charges as f64 / 1e6;
+        let bank = gauges.iter().map(|leader| leader.bank.0).sum();
+        metrics::gauge!("ru_burst_bank").set(request_units(bank));
+        let left_over = gauges.iter().map(|leader| leader.left_over.0).sum();
+        metrics::gauge!("ttl_leftover_ru").set(request_units(left_over));
+        let backlog: u64 = gauges.iter().map(|leader| leader.backlog.items).sum();
+        metrics::gauge!("ttl_backlog_items").set(backlog as f64);
+        let oldest = gauges.iter().filter_map(|leader| leader.backlog.oldest).min();
+        let now = self.inner.clock.now().interval.lo().floor_seconds();
+        let overdue = oldest.map_or(0, |oldest| now.0.saturating_sub(oldest.0));
+        metrics::gauge!("ttl_oldest_overdue_seconds").set(overdue as f64);
     }
 
     /// What this node runs.

@@ -389,6 +389,7 @@ impl Node {
             options: options.clone(),
             clock: foundation.clock.clone(),
             purge_grace: foundation.config.purge_grace,
+            burst: foundation.config.burst,
             directory: directory.clone(),
             tasks: foundation.tasks.clone(),
         };

@@ -1,10 +1,17 @@
 //! Partitions as the node runs them: what can be asked of one, and who answers.
 
+mod budget;
+mod cost;
+mod meter;
 mod replica;
 mod service;
 #[cfg(test)]
 mod simulation;
 mod sweeper;
+#[cfg(test)]
+mod throttling;
+
+use std::time::Duration;
 
 use ephemeris_store::change_feed::{FeedPage, FeedStart};
 use ephemeris_store::command::{Action, Effect, ItemWrite, Refused, Written};
@@ -18,6 +25,8 @@ use ephemeris_store::ttl::{PolicyEpoch, TtlPolicy};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+pub(crate) use budget::Burst;
+pub(crate) use meter::Gauges;
 pub(crate) use replica::{LocalReplica, ReplicaContext, start_replica};
 pub(crate) use service::PartitionService;
 
@@ -266,6 +275,12 @@ pub(crate) enum PartitionError {
     /// This node's storage failed.
     #[error("storage: {0}")]
     Fault(String),
+    /// The partition's request units are spent; nothing was executed.
+    #[error("the request units are spent for {} ms", retry_after.as_millis())]
+    Throttled {
+        /// When there are some again.
+        retry_after: Duration,
+    },
 }
 
 impl PartitionError {
@@ -276,7 +291,8 @@ impl PartitionError {
             PartitionError::NotHere
             | PartitionError::Unknown(_)
             | PartitionError::Doubtful(_)
-            | PartitionError::Fault(_) => None,
+            | PartitionError::Fault(_)
+            | PartitionError::Throttled { .. } => None,
         }
     }
 }

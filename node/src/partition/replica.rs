@@ -14,8 +14,8 @@ use ephemeris_store::time::Millis;
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
-use super::PartitionService;
 use super::sweeper::Sweeper;
+use super::{Burst, PartitionService};
 use crate::clock::SharedClock;
 use crate::placement::Directory;
 use crate::supervisor::{self, Tasks};
@@ -43,6 +43,8 @@ pub(crate) struct ReplicaContext {
     pub(crate) clock: SharedClock,
     /// How long expired items are kept after a jump of the clock.
     pub(crate) purge_grace: Millis,
+    /// Whether partitions save unused request units for bursts.
+    pub(crate) burst: Burst,
     /// The catalog.
     pub(crate) directory: Directory,
     /// Owner of the node's tasks.
@@ -119,6 +121,7 @@ pub(crate) async fn start_replica(
         context.directory.clone(),
         context.storage.executor,
         context.purge_grace,
+        context.burst,
     );
     let (sender, receiver) = watch::channel(record);
     let tasks = context.tasks.child();

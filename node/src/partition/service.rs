@@ -8,6 +8,9 @@
 //! the client has seen is applied here, and does the same from there, but (4) leaves what is in doubt
 //! to the leader. What this replica shows has not expired by its own clock; what it says is gone, is
 //! gone by the entries it has applied, and the last of those is in the session token it answers with.
+//!
+//! Before a client's request runs, what it is expected to cost is drawn from the partition's budget;
+//! if there is nothing to draw from, it is refused, and nothing of it happens.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -17,6 +20,7 @@ use std::time::Duration;
 use ephemeris_raft::{Executor, Group, ProposeError, ReadError};
 use ephemeris_store::catalog::Container;
 use ephemeris_store::change_feed::{FeedStart, read_changes};
+use ephemeris_store::charge::Charge;
 use ephemeris_store::codec;
 use ephemeris_store::command::{Command, CommandEffect, ItemWrite, Outcome, Proposal, Written};
 use ephemeris_store::engine::Fault;
@@ -30,9 +34,10 @@ use ephemeris_store::time::{Millis, Seconds};
 use ephemeris_store::ttl::{Life, PolicyEpoch, TtlPolicy};
 use tokio::sync::Mutex;
 
+use super::meter::{Draw, Gauges, Meter, Moment};
 use super::{
-    ChangesRequest, PartitionError, PartitionRequest, PartitionResponse, PartitionStatistics,
-    QueryRequest, ReadLevel, TtlStatus,
+    Burst, ChangesRequest, PartitionError, PartitionRequest, PartitionResponse,
+    PartitionStatistics, QueryRequest, ReadLevel, TtlStatus, cost,
 };
 use crate::clock::{self, Reading, SharedClock, Trust};
 use crate::placement::Directory;
@@ -62,6 +67,8 @@ pub(crate) struct PartitionService {
     told: Arc<AtomicU64>,
     /// Lets one reader at a time advance the partition clock; the others find it advanced.
     advancing: Arc<Mutex<()>>,
+    /// What clients and the sweeper may spend.
+    meter: Meter,
 }
 
 impl From<ReadError> for PartitionError {
@@ -87,6 +94,7 @@ impl PartitionService {
         directory: Directory,
         executor: Executor,
         purge_grace: Millis,
+        burst: Burst,
     ) -> Self {
         Self {
             group,
@@ -97,6 +105,7 @@ impl PartitionService {
             requests: Arc::default(),
             told: Arc::default(),
             advancing: Arc::default(),
+            meter: Meter::new(burst),
         }
     }
 
@@ -120,13 +129,60 @@ impl PartitionService {
         self.told.fetch_max(lsn.0, Ordering::Relaxed);
     }
 
-    /// Answers a request; the level is that of reads, all others are for the leader.
+    /// What the gauges show, if this replica leads.
+    pub(crate) fn gauges(&self) -> Option<Gauges> {
+        Some(self.meter.gauges(self.moment()?))
+    }
+
+    /// What is spent and counted.
+    pub(super) fn meter(&self) -> &Meter {
+        &self.meter
+    }
+
+    /// What holds for this replica now, if it leads.
+    pub(super) fn moment(&self) -> Option<Moment> {
+        let leadership = self.group.leadership();
+        let container = self.group.machine().spec().container;
+        leadership.is_me.then(|| Moment {
+            term: leadership.term,
+            rate: self.directory.current().rate(container),
+            now: clock::monotonic(),
+        })
+    }
+
+    /// Draws what a request is expected to cost; nothing if another replica leads, which will.
+    fn admit(&self, estimate: Charge) -> Result<Option<Draw>, PartitionError> {
+        let Some(moment) = self.moment() else { return Ok(None) };
+        match self.meter.admit(moment, estimate) {
+            Ok(draw) => Ok(Some(draw)),
+            Err(retry_after) => Err(PartitionError::Throttled { retry_after }),
+        }
+    }
+
+    /// Answers a request, if what it costs can be paid; the level is that of reads, all others are for
+    /// the leader.
     pub(crate) async fn answer(
         &self,
         request: PartitionRequest,
         level: ReadLevel,
     ) -> Result<PartitionResponse, PartitionError> {
         self.requests.fetch_add(1, Ordering::Relaxed);
+        let Some(estimate) = cost::estimate(&request) else {
+            return self.carry_out(request, level).await;
+        };
+        let draw = self.admit(estimate)?;
+        let answer = self.carry_out(request, level).await;
+        if let (Some(draw), Some(charge)) = (draw, cost::charge(&answer)) {
+            self.meter.settle(draw, charge, clock::monotonic());
+        }
+        answer
+    }
+
+    async fn carry_out(
+        &self,
+        request: PartitionRequest,
+        level: ReadLevel,
+    ) -> Result<PartitionResponse, PartitionError> {
         match request {
             PartitionRequest::Write(writes) => self.write(writes).await,
             PartitionRequest::Read(key) => self.read(key, level).await,
@@ -340,6 +396,7 @@ impl PartitionService {
                 Err(error) => return Ok(PartitionResponse::QueryRefused(error)),
             },
         };
+        let first_page = request.resume.is_none();
         let shared = Arc::new((request, query, rules.key().clone()));
         let page = self.read_page(level, |view, hi| {
             let shared = shared.clone();
@@ -358,7 +415,8 @@ impl PartitionService {
                 )
             }
         });
-        let (lsn, page) = page.await?;
+        let (lsn, mut page) = page.await?;
+        page.work.first_page = first_page;
         Ok(PartitionResponse::Page { lsn, page })
     }
 
@@ -378,10 +436,11 @@ impl PartitionService {
                 let shared = shared.clone();
                 move || read_changes(&view, &spec, &shared.1, start, &shared.0, limits, hi)
             });
-            let (lsn, page) = page.await?;
+            let (lsn, mut page) = page.await?;
             if page.rows.is_empty() && page.more {
                 start = FeedStart::After(page.through);
             } else {
+                page.work.first_page = true;
                 return Ok(PartitionResponse::Changes { lsn, page });
             }
         }

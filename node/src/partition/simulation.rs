@@ -44,8 +44,8 @@ use rand::{RngExt as _, SeedableRng as _};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use super::PartitionService;
 use super::sweeper::Sweeper;
+use super::{Burst, PartitionService};
 use crate::clock::{Clock as _, Instant, QuorumClock, TimeSource, monotonic};
 use crate::placement::Directory;
 use client::Client;
@@ -56,7 +56,7 @@ const CLIENTS: u32 = 3;
 /// How long clients and faults run, in simulated time.
 const RUN: Duration = Duration::from_mins(1);
 const DEADLINE: Duration = Duration::from_secs(3);
-const GROUP: GroupId = GroupId(1);
+pub(super) const GROUP: GroupId = GroupId(1);
 const DEFAULT_TTL: u32 = 4;
 /// The true date at which simulations begin.
 const EPOCH_MICROS: i64 = 1_700_000_000_000_000;
@@ -281,6 +281,7 @@ impl World {
             directory.clone(),
             Executor::Inline,
             Millis(0),
+            Burst::Saved,
         );
         let sweeper = Sweeper {
             service: service.clone(),
@@ -425,11 +426,11 @@ impl World {
     }
 }
 
-fn replica(node: u32) -> ReplicaId {
+pub(super) fn replica(node: u32) -> ReplicaId {
     ReplicaId { node: NodeId(node), incarnation: 0 }
 }
 
-fn spec() -> PartitionSpec {
+pub(super) fn spec() -> PartitionSpec {
     let container = ContainerNumber { database: DatabaseNumber(1), number: 1 };
     PartitionSpec { group: GROUP, container, slots: SlotRange::ALL }
 }

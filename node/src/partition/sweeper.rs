@@ -1,23 +1,30 @@
-//! Deletes expired items, on the leader only, when there is something to delete.
+//! Deletes expired items, on the leader only, with request units that nobody else wanted.
 //!
 //! 1. Learn when the next item falls due.
 //! 2. Wait until it surely has, by the clock that a majority of the nodes agrees on.
-//! 3. Propose `Sweep`.
-//! 4. Every replica removes the same dead items while applying.
-//! 5. Rest, if anybody else wants the partition: then sweeping takes at most a tenth of the time.
+//! 3. Take what is left over of the partition's request units; without any, wait for some.
+//! 4. Propose `Sweep`.
+//! 5. Every replica removes the same dead items while applying.
+//! 6. Settle what that did cost. A leader that is deposed before loses what it took.
+//!
+//! Without an offer there are no units to take: then, while requests come, sweeping takes at most a
+//! tenth of the time.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use ephemeris_raft::Executor;
 use ephemeris_store::catalog::Sweeping;
+use ephemeris_store::charge::Charge;
 use ephemeris_store::command::{Command, CommandEffect};
+use ephemeris_store::partition::Backlog;
 use ephemeris_store::time::{Millis, Seconds};
 use ephemeris_store::ttl::JUMP_MAX;
 use tracing::{debug, info, warn};
 
+use super::meter::Grant;
 use super::{PartitionError, PartitionService};
-use crate::clock::{self, SharedClock};
+use crate::clock::{self, Instant, SharedClock};
 use crate::placement::Directory;
 
 /// Items removed by one entry, at first and at most.
@@ -28,6 +35,14 @@ const BATCH_ITEMS_MAX: NonZeroU32 = NonZeroU32::new(2000).expect("not zero");
 const BATCH_TIME_MAX: Duration = Duration::from_millis(10);
 /// How often the alarm is looked at: a write may have set it earlier.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// How often left-over request units are collected.
+const COLLECT_EVERY: Duration = Duration::from_millis(100);
+/// What an expiry is taken to cost before one was seen, in bytes and indexed values.
+const ITEM_BYTES: usize = 1024;
+const ITEM_VALUES: u32 = 10;
+/// How often the backlog is counted, and how many rows are looked at for it.
+const COUNT_EVERY: Duration = Duration::from_secs(1);
+const COUNT_ROWS_MAX: u64 = 10_000;
 /// Pause after a batch, in times what it took, while requests come.
 const REST_FACTOR: u32 = 9;
 /// Longest such pause: a proposal that waited for the network was not busy meanwhile.
@@ -56,6 +71,33 @@ pub(super) struct Sweeper {
     pub(super) term: u64,
 }
 
+/// What a sweeper has learned from its batches.
+struct Pace {
+    /// How many items an entry may remove.
+    batch: NonZeroU32,
+    /// What removing one costs.
+    mean: Charge,
+    /// When the backlog was counted last.
+    counted_at: Option<Instant>,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        let mean = Charge::create(ITEM_BYTES, ITEM_VALUES);
+        Self { batch: BATCH_ITEMS, mean, counted_at: None }
+    }
+}
+
+/// What became of a batch.
+struct Swept {
+    limit: NonZeroU32,
+    removed: u32,
+    trimmed: u32,
+    more: bool,
+    charge: Charge,
+    took: Duration,
+}
+
 /// What there is to do.
 enum Duty {
     /// Something has fallen due.
@@ -71,12 +113,17 @@ impl Sweeper {
     pub(super) async fn run(self) {
         let group = self.service.group().group();
         info!(%group, term = self.term, "leader starts expiring items");
-        let mut limit = BATCH_ITEMS;
+        let mut pace = Pace::default();
         loop {
             match self.duty().await {
-                Duty::Sweep => limit = self.sweep(limit).await,
+                Duty::Sweep => self.sweep(&mut pace).await,
                 Duty::Advance => self.advance().await,
-                Duty::Rest(pause) => tokio::time::sleep(pause).await,
+                Duty::Rest(pause) => {
+                    if let Some(moment) = self.service.moment() {
+                        self.service.meter().rest_sweeper(moment);
+                    }
+                    tokio::time::sleep(pause).await;
+                }
             }
         }
     }
@@ -111,28 +158,63 @@ impl Sweeper {
         Duty::Rest(left.filter(|left| !left.is_zero()).unwrap_or(LOOK_EVERY).min(LOOK_EVERY))
     }
 
-    /// Removes one batch; how large the next one should be.
-    async fn sweep(&self, limit: NonZeroU32) -> NonZeroU32 {
-        let group = self.service.group().group();
-        let (started, asked_before) = (clock::monotonic(), self.service.requests_seen());
+    /// Removes one batch, if it can be paid, and rests as long as it should.
+    async fn sweep(&self, pace: &mut Pace) {
+        self.count_backlog(pace).await;
+        let moment = self.service.moment();
+        let grant = moment.map_or(Grant::Unlimited, |moment| {
+            self.service.meter().take_left_over(moment, pace.mean, pace.batch)
+        });
+        let limit = match grant {
+            Grant::Unlimited => pace.batch,
+            Grant::LeftOver(taken) => taken.items,
+            Grant::Nothing => return tokio::time::sleep(COLLECT_EVERY).await,
+        };
+        let asked_before = self.service.requests_seen();
+        let Some(swept) = self.sweep_batch(limit).await else {
+            pace.batch = BATCH_ITEMS;
+            return;
+        };
+        if let Some(moment) = moment {
+            self.service.meter().settle_sweep(moment.term, grant, swept.charge);
+        }
+        if !swept.more {
+            self.look_up().await;
+            self.service.meter().note_backlog(Backlog::default());
+        }
+        pace.learn(&swept);
+        let disturbs = self.service.requests_seen() != asked_before;
+        tokio::time::sleep(pause_after(&swept, grant, disturbs)).await;
+    }
+
+    /// What an entry did; none, after a pause, if it was not executed.
+    async fn sweep_batch(&self, limit: NonZeroU32) -> Option<Swept> {
+        let started = clock::monotonic();
         let command = Command::Sweep { limit, grace: self.grace };
-        let swept = self.propose(command).await;
-        let Some(CommandEffect::Swept { removed, trimmed, more, charge: _ }) = swept else {
-            return BATCH_ITEMS;
+        let effect = self.propose(command).await?;
+        let CommandEffect::Swept { removed, trimmed, more, charge } = effect else {
+            unreachable!("a sweep answers with what it removed")
         };
         let took = started.elapsed();
         metrics::counter!("ttl_swept_items_total").increment(u64::from(removed));
+        let group = self.service.group().group();
         debug!(%group, removed, trimmed, more, ?took, "swept");
-        if !more {
-            self.look_up().await;
+        Some(Swept { limit, removed, trimmed, more, charge, took })
+    }
+
+    /// Counts what waits, for the gauges, now and then.
+    async fn count_backlog(&self, pace: &mut Pace) {
+        let now = clock::monotonic();
+        if pace.counted_at.is_some_and(|at| now < at + COUNT_EVERY) {
+            return;
         }
-        if removed == 0 && trimmed == 0 {
-            // Something fell due that apply did not take for dead: nobody vouched for the time yet.
-            tokio::time::sleep(RETRY_PAUSE).await;
-        } else if self.service.requests_seen() != asked_before {
-            tokio::time::sleep((took * REST_FACTOR).min(REST_MAX)).await;
+        pace.counted_at = Some(now);
+        let machine = self.service.group().machine();
+        let (view, spec) = (machine.snapshot(), *machine.spec());
+        match self.executor.run(move || view.backlog(&spec, COUNT_ROWS_MAX)).await {
+            Ok(backlog) => self.service.meter().note_backlog(backlog),
+            Err(fault) => crate::supervisor::fault(&fault.to_string()),
         }
-        adapted(limit, took)
     }
 
     async fn advance(&self) {
@@ -175,6 +257,33 @@ impl Sweeper {
     }
 }
 
+impl Pace {
+    fn learn(&mut self, swept: &Swept) {
+        if swept.limit == self.batch {
+            self.batch = adapted(self.batch, swept.took);
+        }
+        if let Some(removed) = NonZeroU32::new(swept.removed) {
+            self.mean = Charge(swept.charge.0.div_ceil(u64::from(removed.get())));
+        }
+    }
+}
+
+/// How long to rest after a batch. `disturbs` is true if a request came meanwhile.
+fn pause_after(swept: &Swept, grant: Grant, disturbs: bool) -> Duration {
+    if swept.removed == 0 && swept.trimmed == 0 && !swept.more {
+        // Something fell due that apply did not take for dead: nobody vouched for the time yet.
+        return RETRY_PAUSE;
+    }
+    match grant {
+        Grant::LeftOver(_) if swept.removed > 0 => COLLECT_EVERY,
+        // Living items were passed, or records dropped: that costs time, and no units.
+        Grant::LeftOver(_) | Grant::Unlimited | Grant::Nothing => {
+            let rest = if disturbs { swept.took * REST_FACTOR } else { Duration::ZERO };
+            rest.min(REST_MAX)
+        }
+    }
+}
+
 /// The size of the batch after one of this size that took so long.
 fn adapted(limit: NonZeroU32, took: Duration) -> NonZeroU32 {
     if took > BATCH_TIME_MAX {
@@ -203,5 +312,28 @@ mod tests {
             limit = adapted(limit, BATCH_TIME_MAX * 2);
         }
         assert_eq!(limit, BATCH_ITEMS);
+    }
+
+    fn swept(limit: u32, removed: u32, charge: Charge) -> Swept {
+        let (limit, took) = (NonZeroU32::new(limit).unwrap(), Duration::from_millis(1));
+        Swept { limit, removed, trimmed: 0, more: true, charge, took }
+    }
+
+    #[test]
+    fn the_mean_cost_is_that_of_the_last_items_removed() {
+        let mut pace = Pace::default();
+        assert_eq!(pace.mean.to_string(), "8.95");
+        pace.learn(&swept(4, 3, Charge(30_000_001)));
+        assert_eq!(pace.mean, Charge(10_000_001));
+        pace.learn(&swept(4, 0, Charge::ZERO));
+        assert_eq!(pace.mean, Charge(10_000_001), "nothing was learned");
+        assert_eq!(pace.batch, BATCH_ITEMS, "a batch cut short by the budget says nothing of time");
+    }
+
+    #[test]
+    fn without_an_offer_sweeping_takes_a_tenth_of_the_time_while_requests_come() {
+        let swept = swept(500, 500, Charge(1));
+        assert_eq!(pause_after(&swept, Grant::Unlimited, true), Duration::from_millis(9));
+        assert_eq!(pause_after(&swept, Grant::Unlimited, false), Duration::ZERO);
     }
 }

@@ -1,10 +1,11 @@
 //! The catalog at hand: this node's copy, with the maps requests need.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 use ephemeris_store::catalog::{Catalog, CatalogState, Container, Database, PartitionRecord};
+use ephemeris_store::charge::Rate;
 use ephemeris_store::ids::{ContainerNumber, DatabaseNumber, Lsn};
 
 /// The catalog as this node knows it. Clones share it.
@@ -22,6 +23,7 @@ pub(crate) struct DirectoryView {
     databases: HashMap<String, Arc<Database>>,
     containers: HashMap<(DatabaseNumber, String), Arc<Container>>,
     partitions: HashMap<ContainerNumber, Vec<Arc<PartitionRecord>>>,
+    rates: BTreeMap<ContainerNumber, Rate>,
 }
 
 impl Directory {
@@ -69,7 +71,8 @@ impl DirectoryView {
         for records in partitions.values_mut() {
             records.sort_by_key(|record| record.slots.start);
         }
-        Self { lsn, state, databases, containers, partitions }
+        let rates = state.rates();
+        Self { lsn, state, databases, containers, partitions, rates }
     }
 
     /// The entry it is as of.
@@ -104,6 +107,11 @@ impl DirectoryView {
     /// A container's partitions in the order of the hash space.
     pub(crate) fn partitions(&self, container: ContainerNumber) -> &[Arc<PartitionRecord>] {
         self.partitions.get(&container).map_or(&[], Vec::as_slice)
+    }
+
+    /// What each of a container's partitions may spend; none if there is no limit.
+    pub(crate) fn rate(&self, container: ContainerNumber) -> Option<Rate> {
+        self.rates.get(&container).copied()
     }
 
     /// The partition that holds a slot.

@@ -350,7 +350,7 @@ impl World {
     pub(crate) fn sweep(&mut self, limit: u32, grace: u64, reading: &Reading) -> Done {
         let limit = NonZeroU32::new(limit).expect("a sweep removes something");
         let effect = self.propose(Command::Sweep { limit, grace: Millis(grace) }, reading);
-        let CommandEffect::Swept { removed, trimmed: 0, more } = effect else {
+        let CommandEffect::Swept { removed, trimmed: 0, more, charge: _ } = effect else {
             panic!("{effect:?}")
         };
         Done::Swept { removed, more, kept: self.model.keeps_the_dead(grace) }

@@ -1,0 +1,503 @@
+//! Real services and sweepers under an offer, in simulated time: who is served, who waits, and what
+//! the sweeper is left.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ephemeris_raft::testing::{MemoryDisk, MemoryNetwork, simulate};
+use ephemeris_raft::wal::{Wal, WalOptions};
+use ephemeris_raft::{Executor, Group, GroupOptions, Router, Storage};
+use ephemeris_store::catalog::{
+    Catalog, CatalogCommand, CatalogProposal, ContainerDefinition, ReplicaPlan, Sweeping,
+    Throughput,
+};
+use ephemeris_store::change_feed::FeedStart;
+use ephemeris_store::charge::Charge;
+use ephemeris_store::codec;
+use ephemeris_store::command::{Action, ItemWrite, Precondition};
+use ephemeris_store::document::Document;
+use ephemeris_store::engine::MemoryEngine;
+use ephemeris_store::ids::{DatabaseNumber, ItemId, NodeId, ResourceName};
+use ephemeris_store::item::{ItemKey, LogicalPartition};
+use ephemeris_store::machine::{Entry, LogId, Machine as _};
+use ephemeris_store::partition::{Partition, PartitionState};
+use ephemeris_store::partition_key::{KeyDefinition, KeyKind, PartitionKey, Place};
+use ephemeris_store::query::{PageLimits, Scope};
+use ephemeris_store::time::{ClockInterval, Millis};
+use ephemeris_store::ttl::{PolicyEpoch, TimeToLive, TtlField, TtlPolicy};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+use super::simulation::{GROUP, replica, spec};
+use super::sweeper::Sweeper;
+use super::{
+    Burst, ChangesRequest, PartitionError, PartitionRequest, PartitionResponse, PartitionService,
+    QueryRequest, ReadLevel, cost,
+};
+use crate::clock::{Instant, SystemClock, TimeSource, monotonic};
+use crate::placement::Directory;
+
+const SEED: u64 = 7;
+/// The least a container can be given, in request units a second.
+const RATE: u32 = 400;
+/// So much that nothing waits.
+const PLENTY: u32 = 1_000_000;
+const EPOCH_MICROS: i64 = 1_700_000_000_000_000;
+const DEADLINE: Duration = Duration::from_mins(2);
+/// Reads come this often: far more of them than the rate pays for.
+const HURRY: Duration = Duration::from_millis(1);
+/// How long a hand-over of leadership may take.
+const HAND_OVER: Duration = Duration::from_secs(1);
+
+/// A machine whose clocks are right.
+struct RightTime(Instant);
+
+impl TimeSource for RightTime {
+    fn boot_micros(&self) -> i64 {
+        i64::try_from(self.0.elapsed().as_micros()).unwrap() + 1_000_000
+    }
+
+    fn wall_micros(&self) -> i64 {
+        EPOCH_MICROS + self.boot_micros()
+    }
+}
+
+struct Node {
+    service: PartitionService,
+    catalog: Arc<Catalog>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+/// A group of replicas, each with its service, sweeper and copy of the catalog.
+struct World {
+    nodes: Vec<Node>,
+}
+
+impl World {
+    async fn start(count: u32, burst: Burst) -> Self {
+        let (network, started) = (MemoryNetwork::new(7), monotonic());
+        let mut nodes = Vec::new();
+        for number in 1..=count {
+            nodes.push(Node::boot(NodeId(number), &network, started, burst).await);
+        }
+        let members: Vec<_> = (1..=count).map(replica).collect();
+        for node in &nodes {
+            node.service.group().form(&members).await.unwrap();
+        }
+        let world = Self { nodes };
+        for command in the_container() {
+            world.change_catalog(&command);
+        }
+        until("the policy to be set", async || {
+            let leader = world.leader().await;
+            leader.set_ttl_policy(PolicyEpoch(1), TtlPolicy::NoDefault, None).await.ok()
+        })
+        .await;
+        world
+    }
+
+    fn change_catalog(&self, command: &CatalogCommand) {
+        for node in &self.nodes {
+            let proposal = CatalogProposal {
+                now: ClockInterval::exact(Millis(1000)),
+                command: command.clone(),
+            };
+            let index = node.catalog.progress().applied.map_or(0, |applied| applied.index + 1);
+            let bytes = codec::encode(&proposal);
+            let applied = node.catalog.apply(LogId { term: 1, index }, Entry::Command(&bytes));
+            applied.unwrap().unwrap().result.unwrap();
+        }
+    }
+
+    /// Gives the container's only partition this rate.
+    fn set_rate(&self, request_units: u32) {
+        let throughput = Throughput::Manual(request_units);
+        self.change_catalog(&CatalogCommand::ReplaceThroughput { offer: 1, throughput });
+    }
+
+    async fn leader(&self) -> PartitionService {
+        until("a leader", async || {
+            let services = self.nodes.iter().map(|node| &node.service);
+            services
+                .filter(|service| service.group().leadership().is_me)
+                .max_by_key(|service| service.group().leadership().term)
+                .cloned()
+        })
+        .await
+    }
+
+    /// Makes another replica lead.
+    async fn hand_over(&self) -> PartitionService {
+        let old = self.leader().await;
+        let me = old.group().replica();
+        let next = replica(me.node.0 % u32::try_from(self.nodes.len()).unwrap() + 1);
+        until("the next leader", async || {
+            old.group().transfer_leadership(next).await;
+            let settled = timeout(HAND_OVER, async {
+                let leader = until("a leader", async || {
+                    let leader = self.leader().await;
+                    (leader.group().replica() != me).then_some(leader)
+                });
+                let leader = leader.await;
+                leader.group().settle().await.is_ok().then_some(leader)
+            });
+            settled.await.ok().flatten()
+        })
+        .await
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for task in self.nodes.iter().flat_map(|node| &node.tasks) {
+            task.abort();
+        }
+    }
+}
+
+impl Node {
+    async fn boot(id: NodeId, network: &MemoryNetwork, started: Instant, burst: Burst) -> Self {
+        let options = WalOptions { segment_bytes: 8 << 20, cache_bytes: 1 << 20, segments_max: 8 };
+        let (wal, writer) = Wal::open(Arc::new(MemoryDisk::new()), options).unwrap();
+        let writing = tokio::task::spawn_local(async move {
+            writer.run_as_task(Duration::from_millis(1)).await.unwrap();
+        });
+        let engine = Arc::new(MemoryEngine::new());
+        let storage = Storage {
+            engine: engine.clone(),
+            wal,
+            snapshots: Arc::new(MemoryDisk::new()),
+            executor: Executor::Inline,
+        };
+        let router = Router::new();
+        let transport = network.connect(id, router.clone());
+        let machine = Partition::open(engine, spec()).unwrap();
+        let options = GroupOptions::default();
+        let group =
+            Group::start(GROUP, replica(id.0), machine, storage, transport, router, &options);
+        let clock = Arc::new(SystemClock::new(Arc::new(RightTime(started))));
+        let catalog = Arc::new(Catalog::open(Arc::new(MemoryEngine::new())).unwrap());
+        let directory = Directory::new(catalog.clone());
+        let service = PartitionService::new(
+            group.await.unwrap(),
+            clock.clone(),
+            directory.clone(),
+            Executor::Inline,
+            Millis(0),
+            burst,
+        );
+        let sweeper = Sweeper {
+            service: service.clone(),
+            directory,
+            clock,
+            executor: Executor::Inline,
+            grace: Millis(0),
+            term: 0,
+        };
+        let sweeping = tokio::task::spawn_local(sweeper.run());
+        Self { service, catalog, tasks: vec![writing, sweeping] }
+    }
+}
+
+/// What makes a catalog know the partition, with an offer of plenty.
+fn the_container() -> [CatalogCommand; 3] {
+    let definition = serde_json::json!({ "id": "c", "partitionKey": { "paths": ["/pk"] } });
+    let definition = ContainerDefinition::parse(&definition).unwrap();
+    [
+        CatalogCommand::RegisterNode {
+            node: NodeId(1),
+            directory: 1,
+            peer: String::new(),
+            url: String::new(),
+            founder: true,
+        },
+        CatalogCommand::CreateDatabase {
+            name: ResourceName::try_from("d".to_string()).unwrap(),
+            throughput: None,
+        },
+        CatalogCommand::CreateContainer {
+            database: DatabaseNumber(1),
+            definition: serde_json::to_string(definition.json()).unwrap(),
+            throughput: Some(Throughput::Manual(PLENTY)),
+            placement: vec![ReplicaPlan(vec![NodeId(1)])],
+        },
+    ]
+}
+
+/// Looks until there is something, in simulated time.
+async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let deadline = monotonic() + DEADLINE;
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(monotonic() < deadline, "waited in vain for {what}");
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+fn partition_key() -> PartitionKey {
+    PartitionKey::parse("[\"p\"]").unwrap()
+}
+
+fn place() -> Place {
+    let definition = KeyDefinition { kind: KeyKind::HashV2, paths: vec![vec!["pk".into()]] };
+    definition.place(&partition_key())
+}
+
+fn item_key(id: &str) -> ItemKey {
+    ItemKey::new(&place(), &partition_key(), &ItemId::try_from(id.to_string()).unwrap())
+}
+
+/// An item of so many bytes, with ten indexed values.
+fn create(id: &str, bytes: usize, ttl: i64) -> ItemWrite {
+    let empty = format!("{{\"id\":\"{id}\",\"pk\":\"p\",\"text\":\"\"}}");
+    let text = "x".repeat(bytes - empty.len());
+    let body = format!("{{\"id\":\"{id}\",\"pk\":\"p\",\"text\":\"{text}\"}}").into_bytes();
+    let ttl = TtlField::Valid(TimeToLive::from_seconds(ttl).unwrap());
+    let action = Action::Create(Document { body, ttl, indexed_values: 10 });
+    ItemWrite { key: item_key(id), precondition: Precondition::None, action }
+}
+
+async fn store(service: &PartitionService, writes: Vec<ItemWrite>) {
+    let answer =
+        service.answer(PartitionRequest::Write(writes), ReadLevel::Linearizable).await.unwrap();
+    assert!(matches!(answer, PartitionResponse::Written { result: Ok(_), .. }), "{answer:?}");
+}
+
+/// Stores `count` items of 1 KB that live for `ttl` seconds, and "alive", which does not expire.
+async fn fill(service: &PartitionService, count: usize, ttl: i64) {
+    store(service, vec![create("alive", 1024, -1)]).await;
+    for batch in (0..count).collect::<Vec<_>>().chunks(100) {
+        let write = |number: &usize| create(&format!("i{number}"), 1024, ttl);
+        store(service, batch.iter().map(write).collect()).await;
+    }
+}
+
+fn state(service: &PartitionService) -> PartitionState {
+    service.group().machine().state()
+}
+
+fn query() -> PartitionRequest {
+    let limits = PageLimits { rows: 1000, bytes: 4 << 20, items: 100_000 };
+    let request = QueryRequest { query: None, scope: Scope::default(), resume: None, limits };
+    PartitionRequest::Query(Box::new(request))
+}
+
+/// Reads "alive" again and again, as fast as it goes; how often it was served, and how often not.
+async fn hurry(service: &PartitionService, lasting: Duration) -> [u32; 2] {
+    let (end, mut seen) = (monotonic() + lasting, [0, 0]);
+    while monotonic() < end {
+        match service
+            .answer(PartitionRequest::Read(item_key("alive")), ReadLevel::Linearizable)
+            .await
+        {
+            Ok(PartitionResponse::Read { item: Some(_), .. }) => seen[0] += 1,
+            Err(PartitionError::Throttled { .. }) => seen[1] += 1,
+            other => panic!("{other:?}"),
+        }
+        sleep(HURRY).await;
+    }
+    seen
+}
+
+/// What was served in `lasting` of full load while `count` dead items wait, and the world after it.
+async fn full_load(count: usize, lasting: Duration) -> ([u32; 2], World) {
+    let world = World::start(1, Burst::Off).await;
+    let service = world.leader().await;
+    fill(&service, count, 5).await;
+    world.set_rate(RATE);
+    let seen = hurry(&service, lasting).await;
+    (seen, world)
+}
+
+#[test]
+fn t43_under_full_load_nothing_is_swept_and_nobody_waits_longer_for_it() {
+    simulate(SEED, async {
+        let lasting = Duration::from_secs(30);
+        let (alone, _) = full_load(0, lasting).await;
+        let (seen, world) = full_load(500, lasting).await;
+        assert!(seen[1] > 1000, "the partition was overloaded: {seen:?}");
+        let granted = RATE * 30;
+        assert!(seen[0].abs_diff(granted) * 100 <= granted * 4, "{} of {granted} RU", seen[0]);
+        assert!(seen[0].abs_diff(alone[0]) * 100 <= alone[0], "{seen:?}, without dead {alone:?}");
+
+        let service = world.leader().await;
+        assert_eq!(state(&service).items(), 501, "nothing was swept");
+        let dead = until("a read to be served", async || {
+            service
+                .answer(PartitionRequest::Read(item_key("i7")), ReadLevel::Linearizable)
+                .await
+                .ok()
+        })
+        .await;
+        assert!(matches!(dead, PartitionResponse::Read { item: None, .. }), "{dead:?}");
+        let began = monotonic();
+        until("the dead to be swept", async || (state(&service).items() == 1).then_some(())).await;
+        let took = began.elapsed().as_secs_f64();
+        // One second to fill the balance, then 500 items of 8.95 RU.
+        let expected = 1.0 + 500.0 * 8.95 / f64::from(RATE);
+        assert!((took - expected).abs() < 0.1 * expected, "drained in {took} s, not {expected} s");
+    });
+}
+
+#[test]
+fn an_idle_partition_is_swept_by_the_sizing_rule() {
+    simulate(SEED, async {
+        let world = World::start(1, Burst::Saved).await;
+        let service = world.leader().await;
+        fill(&service, 600, 3).await;
+        world.set_rate(RATE);
+        let left = || state(&service).items();
+        until("sweeping to begin", async || (left() < 601).then_some(())).await;
+        let before = left();
+        sleep(Duration::from_secs(10)).await;
+        let swept = before - left();
+        assert!((425..=469).contains(&swept), "{swept} in 10 s, not 447 ± 5 %");
+    });
+}
+
+#[test]
+fn sweeping_changes_no_charge() {
+    simulate(SEED, async {
+        let world = World::start(1, Burst::Saved).await;
+        let service = world.leader().await;
+        world.change_catalog(&CatalogCommand::SetSweeping(Sweeping::Paused));
+        fill(&service, 50, 2).await;
+        sleep(Duration::from_secs(4)).await;
+        let charges = async || {
+            let mut charges = Vec::new();
+            let start = FeedStart::Beginning;
+            let limits = PageLimits { rows: 100, bytes: 4 << 20, items: 1000 };
+            let feed = ChangesRequest { start, scope: Scope::default(), limits };
+            for request in [
+                query(),
+                PartitionRequest::Changes(Box::new(feed)),
+                PartitionRequest::Read(item_key("i7")),
+                PartitionRequest::Read(item_key("never")),
+                PartitionRequest::Read(item_key("alive")),
+            ] {
+                charges.push(
+                    cost::charge(&service.answer(request, ReadLevel::Linearizable).await).unwrap(),
+                );
+            }
+            charges
+        };
+        assert_eq!(state(&service).items(), 51);
+        let before = charges().await;
+        world.change_catalog(&CatalogCommand::SetSweeping(Sweeping::Running));
+        until("the dead to be swept", async || (state(&service).items() == 1).then_some(())).await;
+        assert_eq!(charges().await, before);
+        assert_eq!(before[2], before[3], "the dead cost what never was costs");
+    });
+}
+
+#[test]
+fn a_throttled_request_changes_nothing_and_is_served_when_it_was_told() {
+    simulate(SEED, async {
+        let world = World::start(1, Burst::Off).await;
+        let service = world.leader().await;
+        fill(&service, 10, 1000).await;
+        world.set_rate(RATE);
+        // 473.9 RU: a debt of 73.9 RU.
+        store(&service, vec![create("big", 1 << 20, -1)]).await;
+        let before = state(&service);
+        let mut longest = Duration::ZERO;
+        for request in [
+            PartitionRequest::Write(vec![create("new", 200, -1)]),
+            PartitionRequest::Read(item_key("i1")),
+            PartitionRequest::Clear(LogicalPartition::new(&place(), &partition_key())),
+            query(),
+        ] {
+            match service.answer(request, ReadLevel::Linearizable).await {
+                Err(PartitionError::Throttled { retry_after }) => longest = retry_after,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(state(&service), before, "not even the log moved");
+        // What the system asks for itself is never refused.
+        for request in [PartitionRequest::Statistics, PartitionRequest::TtlStatus] {
+            service.answer(request, ReadLevel::Linearizable).await.unwrap();
+        }
+        let exact = Duration::from_millis(185);
+        assert!(longest <= exact && longest > exact / 2, "{longest:?} for 73.9 RU at 400 RU/s");
+        sleep(longest).await;
+        store(&service, vec![create("new", 200, -1)]).await;
+    });
+}
+
+#[test]
+fn a_failover_throttles_nobody() {
+    simulate(SEED, async {
+        let world = World::start(3, Burst::Off).await;
+        let first = world.leader().await;
+        fill(&first, 1, 1000).await;
+        world.set_rate(RATE);
+        store(&first, (0..5).map(|n| create(&format!("big{n}"), 1 << 20, -1)).collect()).await;
+        let debt = match first
+            .answer(PartitionRequest::Read(item_key("alive")), ReadLevel::Linearizable)
+            .await
+        {
+            Err(PartitionError::Throttled { retry_after }) => retry_after,
+            other => panic!("{other:?}"),
+        };
+        let owed_until = monotonic() + debt;
+        loop {
+            let leader = world.hand_over().await;
+            // Within a second's worth.
+            for _ in 0..RATE / 2 {
+                leader
+                    .answer(PartitionRequest::Read(item_key("alive")), ReadLevel::Linearizable)
+                    .await
+                    .unwrap();
+            }
+            if leader.group().replica() == first.group().replica() {
+                break;
+            }
+        }
+        assert!(monotonic() < owed_until, "the debt would not be paid yet");
+    });
+}
+
+#[test]
+fn a_write_that_is_given_up_half_way_is_paid() {
+    simulate(SEED, async {
+        let world = World::start(1, Burst::Off).await;
+        let service = world.leader().await;
+        fill(&service, 1, 1000).await;
+        world.set_rate(RATE);
+        // 281 RU each: one leaves something of 400 RU, two do not.
+        let write = |id| PartitionRequest::Write(vec![create(id, 600 << 10, -1)]);
+        let given_up =
+            timeout(Duration::ZERO, service.answer(write("a"), ReadLevel::Linearizable)).await;
+        assert!(given_up.is_err(), "it had no time");
+        until("it to be committed", async || (state(&service).items() == 3).then_some(())).await;
+        service.answer(write("b"), ReadLevel::Linearizable).await.unwrap();
+        let third = service
+            .answer(PartitionRequest::Read(item_key("alive")), ReadLevel::Linearizable)
+            .await;
+        assert!(matches!(third, Err(PartitionError::Throttled { .. })), "{third:?}");
+    });
+}
+
+#[test]
+fn a_raised_rate_counts_from_the_next_request() {
+    simulate(SEED, async {
+        let world = World::start(1, Burst::Off).await;
+        let service = world.leader().await;
+        fill(&service, 1, 1000).await;
+        world.set_rate(RATE);
+        store(&service, vec![create("big", 1 << 20, -1)]).await;
+        let read = || PartitionRequest::Read(item_key("alive"));
+        assert!(service.answer(read(), ReadLevel::Linearizable).await.is_err());
+        world.set_rate(PLENTY);
+        let pause = Duration::from_millis(1);
+        match service.answer(read(), ReadLevel::Linearizable).await {
+            Err(PartitionError::Throttled { retry_after }) => assert_eq!(retry_after, pause),
+            other => panic!("{other:?}"),
+        }
+        sleep(pause).await;
+        let answer = service.answer(read(), ReadLevel::Linearizable).await;
+        assert_eq!(cost::charge(&answer), Some(Charge::point_read(1024)), "{answer:?}");
+    });
+}
