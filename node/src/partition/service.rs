@@ -63,6 +63,9 @@ pub(crate) struct PartitionService {
     purge_grace: Millis,
     /// How many requests came from clients: the sweeper makes room for them.
     requests: Arc<AtomicU64>,
+    /// The last entry in the log when this replica started. Before it is applied the replica is behind
+    /// itself, and answers nobody.
+    logged_at_start: Lsn,
     /// The last entry that clients of this node were told of.
     told: Arc<AtomicU64>,
     /// Lets one reader at a time advance the partition clock; the others find it advanced.
@@ -96,6 +99,7 @@ impl PartitionService {
         purge_grace: Millis,
         burst: Burst,
     ) -> Self {
+        let logged_at_start = Lsn(group.status().last.unwrap_or(0));
         Self {
             group,
             clock,
@@ -103,6 +107,7 @@ impl PartitionService {
             executor,
             purge_grace,
             requests: Arc::default(),
+            logged_at_start,
             told: Arc::default(),
             advancing: Arc::default(),
             meter: Meter::new(burst),
@@ -239,13 +244,15 @@ impl PartitionService {
     async fn catch_up(&self, level: ReadLevel) -> Result<(), PartitionError> {
         match level {
             ReadLevel::Linearizable => Ok(self.group.read_barrier().await?),
-            ReadLevel::Any => Ok(()),
-            ReadLevel::AtLeast(lsn) => {
-                let is_here = self.group.machine().state().lsn() >= lsn
-                    || self.group.await_applied(lsn.0, CATCH_UP_MAX).await;
-                if is_here { Ok(()) } else { Err(self.pass_on()) }
-            }
+            ReadLevel::Any => self.catch_up_with(self.logged_at_start).await,
+            ReadLevel::AtLeast(lsn) => self.catch_up_with(lsn.max(self.logged_at_start)).await,
         }
+    }
+
+    async fn catch_up_with(&self, lsn: Lsn) -> Result<(), PartitionError> {
+        let is_here = self.group.machine().state().lsn() >= lsn
+            || self.group.await_applied(lsn.0, CATCH_UP_MAX).await;
+        if is_here { Ok(()) } else { Err(self.pass_on()) }
     }
 
     /// The leader knows.

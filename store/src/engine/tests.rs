@@ -1,3 +1,5 @@
+//! What both engines must do, told by random steps, views, scans and crashes.
+
 use proptest::prelude::*;
 
 use super::*;

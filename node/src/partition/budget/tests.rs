@@ -1,3 +1,5 @@
+//! The budget at work: rates, bursts, debts, and what is left over.
+
 use std::time::Duration;
 
 use proptest::prelude::*;
