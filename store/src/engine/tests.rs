@@ -139,11 +139,23 @@ mod rocks {
     use super::*;
 
     /// What the disk holds while the process lives: what a crash would leave.
-    fn copy(from: &Path, to: &Path) {
-        for file in std::fs::read_dir(from).unwrap() {
-            let file = file.unwrap();
+    fn copy(from: &Path) -> std::io::Result<tempfile::TempDir> {
+        let to = tempfile::tempdir()?;
+        for file in std::fs::read_dir(from)? {
+            let file = file?;
             if file.file_name() != "LOCK" {
-                std::fs::copy(file.path(), to.join(file.file_name())).unwrap();
+                std::fs::copy(file.path(), to.path().join(file.file_name()))?;
+            }
+        }
+        Ok(to)
+    }
+
+    /// Files that are not needed any more are removed meanwhile; then it is copied again.
+    fn crash(live: &Path) -> tempfile::TempDir {
+        loop {
+            match copy(live) {
+                Ok(dead) => return dead,
+                Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{error}"),
             }
         }
     }
@@ -154,10 +166,10 @@ mod rocks {
         /// The tables must not survive a crash at different points of history.
         #[test]
         fn rocks_keeps_the_contract(steps in steps(), probe in range()) {
-            let (live, dead) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+            let live = tempfile::tempdir().unwrap();
             let engine = RocksEngine::open(live.path(), RocksOptions::default()).unwrap();
             let survivors = run(&engine, &steps, &probe);
-            copy(live.path(), dead.path());
+            let dead = crash(live.path());
             let crashed = RocksEngine::open(dead.path(), RocksOptions::default()).unwrap();
             prop_assert!(survivors.contains(&contents(&crashed)), "a crash leaves a prefix");
         }
