@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ephemeris_raft::testing::{MemoryDisk, MemoryNetwork, Weather, simulate};
+use ephemeris_raft::testing::{Host, MemoryDisk, MemoryNetwork, Weather, simulate};
 use ephemeris_raft::wal::{Wal, WalOptions};
 use ephemeris_raft::{Executor, Group, GroupOptions, Router, Storage};
 use ephemeris_store::catalog::Catalog;
@@ -45,12 +45,14 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::sweeper::Sweeper;
-use super::{Burst, PartitionService};
+use super::{
+    Burst, PartitionError, PartitionRequest, PartitionResponse, PartitionService, ReadLevel,
+};
 use crate::clock::{Clock as _, Instant, QuorumClock, TimeSource, monotonic};
 use crate::placement::Directory;
 use client::Client;
 
-const SEEDS: u64 = 40;
+const SEEDS: u64 = 500;
 const NODES: u32 = 3;
 const CLIENTS: u32 = 3;
 /// How long clients and faults run, in simulated time.
@@ -93,6 +95,7 @@ struct Node {
 }
 
 struct Running {
+    host: Host,
     service: PartitionService,
     clock: Arc<QuorumClock>,
     storage: Storage,
@@ -130,6 +133,7 @@ fn t65_expiry_is_exact_and_irreversible_whatever_clocks_and_leaders_do() {
         None => 0..number("SEEDS").unwrap_or(SEEDS),
     };
     show_what_happens();
+    let (began, runs) = (monotonic(), seeds.end - seeds.start);
     let mut seen = Seen::default();
     for seed in seeds {
         match std::panic::catch_unwind(|| simulate(seed, run(seed))) {
@@ -140,7 +144,14 @@ fn t65_expiry_is_exact_and_irreversible_whatever_clocks_and_leaders_do() {
             }
         }
     }
+    let (real, simulated) = (began.elapsed(), RUN * u32::try_from(runs).unwrap());
     println!("{seen:?}");
+    println!(
+        "{} simulated seconds in {:.1} s on one core: {:.0} a second",
+        simulated.as_secs(),
+        real.as_secs_f64(),
+        simulated.as_secs_f64() / real.as_secs_f64(),
+    );
     let Seen { alive, gone, alive_at_followers, gone_at_followers, stale } = seen;
     for count in [alive, gone, alive_at_followers, gone_at_followers, stale] {
         assert!(count > 0, "clients saw everything there is to see: {seen:?}");
@@ -231,6 +242,42 @@ impl World {
         nodes[node].running.as_ref().map(|running| running.service.clone())
     }
 
+    /// The machine a node's process runs on.
+    fn host(&self, node: usize) -> Option<Host> {
+        let nodes = self.nodes.borrow();
+        nodes[node].running.as_ref().map(|running| running.host.clone())
+    }
+
+    /// True if a node runs, and does not stand still.
+    fn is_awake(&self, node: usize) -> bool {
+        self.host(node).is_some_and(|host| !host.is_frozen())
+    }
+
+    /// Stops a node's process for a while, as by SIGSTOP and SIGCONT.
+    fn pause(&self, node: usize, time: Duration) {
+        let Some(host) = self.host(node) else { return };
+        host.freeze();
+        tokio::task::spawn_local(async move {
+            sleep(time).await;
+            host.thaw();
+        });
+    }
+
+    /// Has a replica answer a request.
+    async fn ask(
+        &self,
+        service: &PartitionService,
+        request: PartitionRequest,
+        level: ReadLevel,
+    ) -> Result<PartitionResponse, PartitionError> {
+        let node = service.group().replica().node.0 as usize - 1;
+        let Some(host) = self.host(node) else { return Err(PartitionError::NotHere) };
+        let service = service.clone();
+        let answering = host.run(async move { service.answer(request, level).await });
+        let lost = || Err(PartitionError::Unknown("no answer in time".into()));
+        timeout(DEADLINE, answering).await.unwrap_or_else(|_| lost())
+    }
+
     /// The service of a node that believes it leads.
     fn leader(&self) -> Option<PartitionService> {
         let services = (0..NODES as usize).filter_map(|node| self.service(node));
@@ -249,10 +296,10 @@ impl World {
         };
         let options = WalOptions { segment_bytes: 64 << 10, cache_bytes: 4096, segments_max: 4 };
         let (wal, writer) = Wal::open(Arc::new(log), options).unwrap();
-        let mut tasks = Vec::new();
-        tasks.push(tokio::task::spawn_local(async move {
+        let (host, mut tasks) = (Host::new(), Vec::new());
+        tasks.push(tokio::task::spawn_local(host.run(async move {
             writer.run_as_task(Duration::from_millis(1)).await.unwrap();
-        }));
+        })));
         let engine = Arc::new(engine);
         let storage = Storage {
             engine: engine.clone(),
@@ -261,7 +308,7 @@ impl World {
             executor: Executor::Inline,
         };
         let router = Router::new();
-        let transport = self.network.connect(id, router.clone());
+        let transport = self.network.connect_host(id, host.clone(), router.clone());
         let options = GroupOptions {
             heartbeat: Duration::from_millis(100),
             election_min: Duration::from_millis(300),
@@ -270,9 +317,8 @@ impl World {
         };
         let machine = Partition::open(engine.clone(), spec()).unwrap();
         let me = replica(id.0);
-        let group = Group::start(GROUP, me, machine, storage.clone(), transport, router, &options)
-            .await
-            .unwrap();
+        let group = Group::start(GROUP, me, machine, storage.clone(), transport, router, &options);
+        let group = host.run(group).await.unwrap();
         let clock = Arc::new(QuorumClock::new(NODES as usize, WIDTH_MAX, time));
         let directory = Directory::new(Arc::new(Catalog::open(engine).unwrap()));
         let service = PartitionService::new(
@@ -292,8 +338,8 @@ impl World {
             term: 0,
         };
         // One on every node, whoever leads: a deposed leader's sweeps must do no harm.
-        tasks.push(tokio::task::spawn_local(sweeper.run()));
-        let running = Running { service, clock, storage, tasks };
+        tasks.push(tokio::task::spawn_local(host.run(sweeper.run())));
+        let running = Running { host, service, clock, storage, tasks };
         self.nodes.borrow_mut()[node].running = Some(running);
     }
 
@@ -305,6 +351,7 @@ impl World {
             nodes[node].running.take()
         };
         let Some(running) = running else { return };
+        running.host.thaw();
         for task in &running.tasks {
             task.abort();
         }
@@ -331,10 +378,10 @@ impl World {
         for asking in 0..NODES as usize {
             for asked in 0..NODES as usize {
                 let (clock, other) = {
-                    let nodes = self.nodes.borrow();
-                    if asking == asked || nodes[asked].running.is_none() {
+                    if asking == asked || !self.is_awake(asking) || !self.is_awake(asked) {
                         continue;
                     }
+                    let nodes = self.nodes.borrow();
                     let Some(running) = &nodes[asking].running else { continue };
                     (running.clock.clone(), nodes[asked].time.clone())
                 };
@@ -376,8 +423,9 @@ impl World {
         self.network.set_weather(Weather::FAIR);
         for node in 0..NODES as usize {
             self.nodes.borrow()[node].time.wall_error.store(0, Ordering::SeqCst);
-            if self.service(node).is_none() {
-                self.boot(node).await;
+            match self.host(node) {
+                Some(host) => host.thaw(),
+                None => self.boot(node).await,
             }
         }
         let mut rng = SmallRng::seed_from_u64(1);
@@ -452,7 +500,11 @@ async fn cause_faults(world: Rc<World>, seed: u64) {
                 }
             }
             30..38 => world.network.isolate(NodeId(rng.random_range(1..=NODES))),
-            38..50 => world.network.heal(),
+            38..46 => world.network.heal(),
+            46..50 => {
+                let time = Duration::from_millis(rng.random_range(100..6000));
+                world.pause(any(&mut rng), time);
+            }
             50..54 => world.network.set_weather(Weather::FOUL),
             54..60 => world.network.set_weather(Weather::FAIR),
             60..80 => set_clocks(&world, bad, &mut rng),

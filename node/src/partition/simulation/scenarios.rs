@@ -114,8 +114,7 @@ impl Scene {
         level: ReadLevel,
     ) -> Result<PartitionResponse, PartitionError> {
         let Some(service) = self.world.service(node) else { return Err(PartitionError::NotHere) };
-        let answer = timeout(DEADLINE, service.answer(request, level)).await;
-        answer.unwrap_or_else(|_| Err(PartitionError::Unknown("no answer in time".into())))
+        self.world.ask(&service, request, level).await
     }
 
     async fn ask_leader(&self, request: PartitionRequest) -> PartitionResponse {
@@ -412,6 +411,34 @@ fn t06_a_strobing_clock_has_no_effect() {
         strobe.abort();
         scene.swept().await;
     });
+}
+
+/// T8: a leader stands still, for as long as an election takes and for ten times that, while an item
+/// expires. What it was asked before it answers after, and by then nothing old.
+#[test]
+fn t08_a_leader_that_stood_still_shows_nothing_that_expired_meanwhile() {
+    for pause in [600, 6000] {
+        scenario(async |scene| {
+            let ts = scene.put("a", 5).await;
+            let old = scene.leader().await;
+            scene.until(ts.plus(5), -300 * MILLI).await;
+            let host = scene.world.host(old).unwrap();
+            host.freeze();
+            let service = scene.world.service(old).unwrap();
+            let request = PartitionRequest::Read(scene.key("a"));
+            let asked = host.run(async move { service.answer(request, Linearizable).await });
+            let asked = tokio::task::spawn_local(asked);
+            sleep(Duration::from_millis(pause)).await;
+            host.thaw();
+            // An error is no news: deposed meanwhile, or in doubt.
+            let answer = timeout(PATIENCE, asked).await.expect("it answers").unwrap();
+            if let Ok(response) = answer {
+                let PartitionResponse::Read { item, .. } = response else { panic!("{response:?}") };
+                assert!(item.is_none(), "shown {pause} ms after it was asked for");
+            }
+            assert!(!scene.shows("a").await);
+        });
+    }
 }
 
 /// T12: all nodes are down for longer than any item lives.
