@@ -279,8 +279,9 @@ impl World {
         while let Some(ended) = self.operations.join_next().await {
             resume(ended);
         }
-        // A disk fault may still be on its way to the replica that it stops.
-        for _ in 0..3 {
+        // A disk fault may still be on its way to the replica that it stops: as long as a slow sync
+        // takes that was begun before, and then some.
+        for _ in 0..8 {
             sleep(Duration::from_secs(1)).await;
             self.supervise();
             for id in 1..=self.count {
@@ -289,6 +290,12 @@ impl World {
                 }
             }
         }
+        let all = self.count as usize;
+        assert_eq!(
+            self.cluster.running().count(),
+            all,
+            "every node starts once its disks are well"
+        );
         self.check_acknowledged().await;
     }
 
