@@ -439,6 +439,11 @@ impl<M: Machine> Group<M> {
         let _ = self.raft.trigger().transfer_leader(to).await;
     }
 
+    /// The last entry in the log, committed or not.
+    pub fn last_logged(&self) -> Option<LogId> {
+        self.storage.wal.bounds(self.id).last
+    }
+
     /// How far the machine has come, to be passed to `mark_durable` after the next flush.
     pub fn progress(&self) -> Progress {
         self.machine.progress()

@@ -99,7 +99,7 @@ impl PartitionService {
         purge_grace: Millis,
         burst: Burst,
     ) -> Self {
-        let logged_at_start = Lsn(group.status().last.unwrap_or(0));
+        let logged_at_start = Lsn(group.last_logged().map_or(0, |last| last.index));
         Self {
             group,
             clock,

@@ -20,6 +20,7 @@ mod client;
 mod scenarios;
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -35,7 +36,7 @@ use ephemeris_store::engine::MemoryEngine;
 use ephemeris_store::ids::{ContainerNumber, DatabaseNumber, GroupId, NodeId, ReplicaId};
 use ephemeris_store::indexing::{self, IndexRules};
 use ephemeris_store::machine::Machine as _;
-use ephemeris_store::partition::{Partition, PartitionSpec};
+use ephemeris_store::partition::{Partition, PartitionSpec, PartitionState};
 use ephemeris_store::partition_key::{KeyDefinition, KeyKind, SlotRange};
 use ephemeris_store::time::Millis;
 use ephemeris_store::ttl::{PolicyEpoch, TtlPolicy};
@@ -109,6 +110,8 @@ struct World {
     rules: DocumentRules,
     started: Instant,
     seen: RefCell<Seen>,
+    /// What replicas looked like, by the entry they had applied last.
+    states: RefCell<BTreeMap<u64, PartitionState>>,
 }
 
 /// What reads found.
@@ -219,7 +222,8 @@ impl World {
         };
         let nodes = RefCell::new((1..=NODES).map(node).collect());
         let network = MemoryNetwork::new(seed);
-        let world = Self { network, nodes, rules, started, seen: RefCell::default() };
+        let (seen, states) = (RefCell::default(), RefCell::default());
+        let world = Self { network, nodes, rules, started, seen, states };
         for node in 0..NODES as usize {
             world.boot(node).await;
         }
@@ -417,6 +421,20 @@ impl World {
         }
     }
 
+    /// I4: replicas that have applied the same entry are equal, now and at any other time. I8: no
+    /// partition clock is ahead of the true time by more than a right clock may be.
+    fn check_invariants(&self) {
+        for node in 0..NODES as usize {
+            let Some(service) = self.service(node) else { continue };
+            let state = service.group().machine().state();
+            let ahead = i64::try_from(state.ttl().clock().0).unwrap() * 1000 - self.truth();
+            assert!(ahead <= ERROR_MICROS, "a partition clock is {ahead} µs ahead");
+            let mut states = self.states.borrow_mut();
+            let known = states.entry(state.lsn().0).or_insert(state);
+            assert_eq!(*known, state, "replicas differ after entry {}", state.lsn());
+        }
+    }
+
     /// Puts everything right, and checks that the replicas agree and nothing dead is left.
     async fn heal_and_check(&self) {
         self.network.heal();
@@ -491,6 +509,7 @@ async fn cause_faults(world: Rc<World>, seed: u64) {
     let any = |rng: &mut SmallRng| rng.random_range(0..NODES as usize);
     while monotonic() < end {
         world.sample_clocks(&mut rng).await;
+        world.check_invariants();
         match rng.random_range(0..100) {
             0..12 => world.crash(any(&mut rng)).await,
             12..30 => {

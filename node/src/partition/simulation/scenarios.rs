@@ -441,6 +441,23 @@ fn t08_a_leader_that_stood_still_shows_nothing_that_expired_meanwhile() {
     }
 }
 
+/// A node that starts has applied less than before it stopped, and must not show that to anybody.
+#[test]
+fn a_replica_behind_its_own_log_answers_nobody() {
+    scenario(async |scene| {
+        let ts = scene.put("a", 1000).await;
+        scene.until(ts.plus(2), 0).await;
+        for node in 0..NODES as usize {
+            scene.world.crash(node).await;
+        }
+        scene.world.boot(0).await;
+        let alone = scene.ask_at(0, PartitionRequest::Read(scene.key("a")), Any).await;
+        assert!(alone.is_err(), "{alone:?}");
+        scene.world.boot(1).await;
+        assert!(scene.shows("a").await);
+    });
+}
+
 /// T12: all nodes are down for longer than any item lives.
 #[test]
 fn t12_after_a_long_outage_the_first_read_finds_the_dead_gone() {
