@@ -250,6 +250,7 @@ impl<M: Machine> Group<M> {
         };
         let config = options.config(group).validate().map_err(|error| failed(error.to_string()))?;
         let log = LogStore::new(storage.wal.clone(), group);
+        log.follow(machine.progress().applied).map_err(|error| failed(error.to_string()))?;
         let raft = Raft::build(replica, Arc::new(config), network, log, state_machine)
             .await
             .map_err(|error| failed(error.to_string()))?;
@@ -581,6 +582,9 @@ impl<M: Machine> Group<M> {
     async fn install_snapshot(&self, vote: Vote, progress: &Progress) -> Result<Vote, String> {
         let _one_at_a_time = self.installing.lock().await;
         if self.machine.progress().applied >= progress.applied {
+            // Entries are applied before the log has synced them, and the leader will never send
+            // these again: they must be durable one way or the other.
+            self.storage.flush().await.map_err(text)?;
             return Ok(vote);
         }
         let name = self.snapshots.staged(progress.applied);
@@ -651,3 +655,6 @@ fn transfer_refused(error: &TransferLeaderError<TypeConfig>) -> TransferRefused 
         },
     }
 }
+
+#[cfg(test)]
+mod tests;

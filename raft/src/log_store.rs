@@ -5,9 +5,11 @@ use std::io;
 use std::ops::{Bound, RangeBounds};
 
 use ephemeris_store::ids::GroupId;
+use ephemeris_store::machine::LogId;
 use openraft::OptionalSend;
 use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
 use tokio::sync::oneshot;
+use tracing::warn;
 
 use crate::types::{
     RaftEntry, RaftLogId, RaftVote, TypeConfig, from_raft_entry, from_raft_id, from_raft_vote,
@@ -28,6 +30,28 @@ pub(crate) struct LogStore {
 impl LogStore {
     pub(crate) fn new(wal: Wal, group: GroupId) -> Self {
         Self { wal, group }
+    }
+
+    /// Lets go of entries that others replaced, which the log still holds while the machine has
+    /// applied what replaced them.
+    ///
+    /// openraft applies what is committed once it is in memory, and the engine may flush it by itself
+    /// before the log has synced it. If the power goes then, the log falls back behind the machine.
+    /// openraft expects one that is too short, and takes one that went another way for corrupt. What
+    /// the machine applied is committed, so all that stands in its place, and behind, is void.
+    pub(crate) fn follow(&self, applied: Option<LogId>) -> io::Result<()> {
+        let Some(applied) = applied else { return Ok(()) };
+        let found = self.wal.read(self.group, applied.index, applied.index + 1, usize::MAX)?;
+        match found.first() {
+            Some(entry) if entry.id != applied => {
+                warn!(group = %self.group, %applied, found = %entry.id, "the log fell behind");
+                let before = applied.index.checked_sub(1);
+                let before = before.map(|index| LogId { term: applied.term, index });
+                self.wal.truncate(self.group, before)?;
+                self.wal.purge(self.group, applied)
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 
     fn read(&self, start: u64, end: u64, bytes_max: usize) -> io::Result<Vec<RaftEntry>> {

@@ -1,0 +1,131 @@
+//! What a replica says it has, it still has after a loss of power.
+
+use bytes::Bytes;
+use ephemeris_store::catalog::Catalog;
+use ephemeris_store::engine::{Engine as _, MemoryEngine};
+use ephemeris_store::machine::Entry;
+use tokio::time::{sleep, timeout};
+
+use super::*;
+use crate::disk::Disk;
+use crate::storage::Executor;
+use crate::testing::{MemoryDisk, MemoryNetwork, simulate};
+use crate::types::Payload;
+use crate::wal::{SyncTime, Wal, WalOptions};
+
+const GROUP: GroupId = GroupId::CATALOG;
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What survives of a node.
+#[derive(Clone, Default)]
+struct Disks {
+    log: MemoryDisk,
+    snapshots: MemoryDisk,
+    engine: MemoryEngine,
+}
+
+fn me() -> ReplicaId {
+    ReplicaId { node: NodeId(1), incarnation: 0 }
+}
+
+impl Disks {
+    fn open_log(&self, sync_time: SyncTime) -> Wal {
+        let log: Arc<dyn Disk> = Arc::new(self.log.clone());
+        let (wal, writer) = Wal::open(log, WalOptions::default()).unwrap();
+        tokio::task::spawn_local(async move { writer.run_as_task(sync_time).await.unwrap() });
+        wal
+    }
+
+    fn catalog(&self) -> Catalog {
+        Catalog::open(Arc::new(self.engine.clone())).unwrap()
+    }
+
+    /// Starts the only replica of a group.
+    async fn start(&self, sync_time: SyncTime) -> Group<Catalog> {
+        let storage = Storage {
+            engine: Arc::new(self.engine.clone()),
+            wal: self.open_log(sync_time),
+            snapshots: Arc::new(self.snapshots.clone()),
+            executor: Executor::Inline,
+        };
+        let router = Router::new();
+        let transport = MemoryNetwork::new(1).connect(me().node, router.clone());
+        let options = GroupOptions::default();
+        let started =
+            Group::start(GROUP, me(), self.catalog(), storage, transport, router, &options);
+        started.await.unwrap()
+    }
+}
+
+/// The group's only member, encoded.
+fn members() -> Bytes {
+    let members = BTreeSet::from([me()]);
+    let membership = openraft::Membership::new(vec![members.clone()], members).unwrap();
+    crate::types::encode_membership(&membership)
+}
+
+/// Writes the first entries of a log, all of term 1, and a vote of term 2; waits until all is durable.
+async fn write_log(wal: &Wal, length: u64) {
+    let payload = |index| match index {
+        0 => Payload::Membership(members()),
+        _ => Payload::Blank,
+    };
+    let entry = |index| LogEntry { id: LogId { term: 1, index }, payload: payload(index) };
+    wal.append(GROUP, (0..length).map(entry).collect(), Box::new(|_| {})).unwrap();
+    let vote = Vote { term: 2, replica: me().as_u64(), committed: true };
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    wal.save_vote(GROUP, vote, Box::new(|result| sender.send(result).unwrap())).unwrap();
+    receiver.await.unwrap().unwrap();
+}
+
+/// Waits until a replica leads and can commit.
+async fn settle(group: &Group<Catalog>) {
+    let settled = async {
+        while group.settle().await.is_err() {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(PATIENCE, settled).await.expect("it leads");
+}
+
+/// The engine had flushed entries by itself that replaced others, and the log had not synced them.
+#[test]
+fn a_log_that_went_another_way_than_the_machine_follows_it() {
+    for length in 1..6 {
+        simulate(1, async {
+            let mut disks = Disks::default();
+            write_log(&disks.open_log(SyncTime::from(Duration::ZERO)), length).await;
+            disks.log.lose_power();
+            let machine = disks.catalog();
+            let entry = |term, index| LogId { term, index };
+            machine.apply(entry(1, 0), Entry::Membership(&members())).unwrap();
+            for index in 1..3 {
+                machine.apply(entry(2, index), Entry::Blank).unwrap();
+            }
+            disks.engine.flush().unwrap();
+            let group = disks.start(SyncTime::from(Duration::from_millis(1))).await;
+            settle(&group).await;
+            let wal = &group.storage.wal;
+            assert_eq!(wal.bounds(GROUP).purged, Some(entry(2, 2)), "{length} entries");
+            let log = wal.read(GROUP, 0, u64::MAX, usize::MAX).unwrap();
+            assert!(log.iter().all(|entry| entry.id.term > 2), "{length} entries: {log:?}");
+        });
+    }
+}
+
+/// A leader that is told that its snapshot is installed never sends those entries again.
+#[test]
+fn a_snapshot_that_counts_as_installed_is_durable() {
+    simulate(1, async {
+        let disks = Disks::default();
+        let group = disks.start(SyncTime::from(Duration::from_millis(1))).await;
+        group.form(&[me()]).await.unwrap();
+        settle(&group).await;
+        let progress = group.progress();
+        assert!(progress.applied.is_some());
+        let vote = Vote { term: 9, replica: 9, committed: true };
+        assert_eq!(group.install_snapshot(vote, &progress).await, Ok(vote));
+        disks.engine.crash();
+        assert_eq!(disks.catalog().progress().applied, progress.applied);
+    });
+}
