@@ -222,8 +222,8 @@ impl World {
         };
         let nodes = RefCell::new((1..=NODES).map(node).collect());
         let network = MemoryNetwork::new(seed);
-        let (seen, states) = (RefCell::default(), RefCell::default());
-        let world = Self { network, nodes, rules, started, seen, states };
+        let states = RefCell::default();
+        let world = Self { network, nodes, rules, started, seen: RefCell::default(), states };
         for node in 0..NODES as usize {
             world.boot(node).await;
         }

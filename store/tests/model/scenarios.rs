@@ -151,7 +151,11 @@ fn t46_t47_a_snapshot_in_the_middle_of_a_sweep() {
             for _ in 0..swept_meanwhile {
                 world.act(&sweep(1), &expired);
             }
+            let nothing = world.follower.partition.find_due().unwrap();
+            assert_eq!(nothing, None, "the follower has nothing that could fall due");
             world.follower.install(snapshot, chunk_bytes, crash_after);
+            let due = world.follower.partition.due();
+            assert!(due.is_some_and(|due| due.start() <= Millis(START + 100_000)), "now it may");
             let found = looks::stored(&world.follower.partition).len();
             let left = if swept_before == 0 { IDS } else { IDS - swept_before };
             assert_eq!(found, usize::from(left), "the moment it was begun");
