@@ -51,6 +51,7 @@ def main():
     running = cluster.connect()
     urls = running.urls if running else {1: cluster.URL}
     clients = {node: connect(node, url, urls) for node, url in urls.items()}
+    share_session(list(clients.values()))
     containers = create_containers(next(iter(clients.values())), options)
     databases = {node: client.get_database_client(DATABASE) for node, client in clients.items()}
     ledgers = {
@@ -134,6 +135,15 @@ def connect(node, url, urls):
         multiple_write_locations=True,
         preferred_locations=[f"node{node}", *others],
     )
+
+
+def share_session(clients):
+    """Puts all clients into one session, so that each sees what any of them wrote or was told.
+
+    Otherwise a node may show another client a state from before: the account's level is Session.
+    """
+    for client in clients[1:]:
+        client.client_connection.Session = clients[0].client_connection.Session
 
 
 def create_containers(client, options):
