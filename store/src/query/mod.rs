@@ -14,6 +14,7 @@ mod compile;
 mod error;
 mod evaluate;
 mod execute;
+pub mod functions;
 mod lexer;
 mod parser;
 mod value;

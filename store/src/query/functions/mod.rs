@@ -1,0 +1,81 @@
+//! The functions of the language: each a line in a table, with a body that computes over values.
+//!
+//! A body never fails. What it cannot compute is undefined: by the common rule an argument that is
+//! undefined or of the wrong type makes the result undefined. It reads no clock and no entropy; both
+//! come with the `Moment`.
+
+mod types;
+
+use std::borrow::Cow;
+use std::cell::Cell;
+
+use super::value::Value;
+use crate::time::Millis;
+
+/// What a function may know beside its arguments.
+#[derive(Debug)]
+pub struct Moment {
+    /// The instant of the page.
+    pub now: Millis,
+    /// The instant of the query's first page: what the `…Static` functions tell.
+    pub first: Millis,
+    random: Cell<u64>,
+}
+
+impl Moment {
+    /// A moment; the seed decides what `RAND` gives.
+    pub fn new(now: Millis, first: Millis, seed: u64) -> Self {
+        Self { now, first, random: Cell::new(seed) }
+    }
+
+    /// A number of `[0, 1)`, another one each time (splitmix64).
+    #[expect(clippy::cast_precision_loss, reason = "53 bits are exactly what a double holds")]
+    pub fn random(&self) -> f64 {
+        let state = self.random.get().wrapping_add(0x9E37_79B9_7F4A_7C15);
+        self.random.set(state);
+        let mut bits = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (((bits ^ (bits >> 31)) >> 11) as f64) / (1_u64 << 53) as f64
+    }
+}
+
+/// The arguments of a call, each evaluated.
+pub type Args<'a> = [Cow<'a, Value>];
+
+/// What a function does.
+pub type Body = fn(&Args<'_>, &Moment) -> Value;
+
+/// How many arguments a function takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arity {
+    /// At least so many.
+    pub least: usize,
+    /// At most so many; none: any number.
+    pub most: Option<usize>,
+}
+
+/// A function of the language.
+#[derive(Debug)]
+pub struct Function {
+    /// Its name as documented, in capitals.
+    pub name: &'static str,
+    /// How many arguments it takes.
+    pub arity: Arity,
+    /// What it does.
+    pub body: Body,
+}
+
+impl Function {
+    const fn new(name: &'static str, least: usize, most: usize, body: Body) -> Self {
+        Self { name, arity: Arity { least, most: Some(most) }, body }
+    }
+}
+
+/// Every table of functions.
+const TABLES: [&[Function]; 1] = [types::FUNCTIONS];
+
+/// The function of this name; case does not matter.
+pub fn find(name: &str) -> Option<&'static Function> {
+    let mut all = TABLES.iter().copied().flatten();
+    all.find(|function| function.name.eq_ignore_ascii_case(name))
+}
