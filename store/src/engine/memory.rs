@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 
 use imbl::OrdMap;
 
-use super::{Batch, Change, Engine, Fault, KeyRange, Read, Rows, Table, Usage};
+use super::{Batch, Change, Cursor, Direction, Engine, Fault, KeyRange, Read, Row, Table, Usage};
 
 type Tables = [OrdMap<Vec<u8>, Vec<u8>>; Table::ALL.len()];
 
@@ -108,7 +108,10 @@ impl State {
         }
     }
 
-    fn range(&self, range: &KeyRange) -> impl Iterator<Item = (&Vec<u8>, &Vec<u8>)> + use<'_> {
+    fn range(
+        &self,
+        range: &KeyRange,
+    ) -> impl DoubleEndedIterator<Item = (&Vec<u8>, &Vec<u8>)> + Send + use<'_> {
         let start = Bound::Included(range.start.clone());
         let end = range.end.clone().map_or(Bound::Unbounded, Bound::Excluded);
         let empty = range.is_empty();
@@ -123,8 +126,38 @@ impl Read for State {
         Ok(self.table(table).get(key).cloned())
     }
 
-    fn scan(&self, range: &KeyRange) -> Rows<'_> {
-        Box::new(self.range(range).map(|(key, value)| Ok((key.clone(), value.clone()))))
+    fn cursor(&self, range: &KeyRange, direction: Direction) -> Box<dyn Cursor + '_> {
+        Box::new(StateCursor { rows: Box::new(self.range(range)), direction })
+    }
+}
+
+/// Walks tables that somebody else keeps.
+struct StateCursor<'a> {
+    rows: Box<dyn DoubleEndedIterator<Item = (&'a Vec<u8>, &'a Vec<u8>)> + Send + 'a>,
+    direction: Direction,
+}
+
+impl Cursor for StateCursor<'_> {
+    fn next_row(&mut self) -> Result<Option<(&[u8], &[u8])>, Fault> {
+        let row = match self.direction {
+            Direction::Forward => self.rows.next(),
+            Direction::Backward => self.rows.next_back(),
+        };
+        Ok(row.map(|(key, value)| (key.as_slice(), value.as_slice())))
+    }
+}
+
+/// Walks rows of its own.
+struct RowsCursor {
+    rows: std::vec::IntoIter<Row>,
+    current: Row,
+}
+
+impl Cursor for RowsCursor {
+    fn next_row(&mut self) -> Result<Option<(&[u8], &[u8])>, Fault> {
+        let Some(row) = self.rows.next() else { return Ok(None) };
+        self.current = row;
+        Ok(Some((&self.current.0, &self.current.1)))
     }
 }
 
@@ -133,9 +166,14 @@ impl Read for MemoryEngine {
         self.shared.read().unwrap_or_else(PoisonError::into_inner).now.get(table, key)
     }
 
-    fn scan(&self, range: &KeyRange) -> Rows<'_> {
-        let rows: Vec<_> = self.state().scan(range).collect();
-        Box::new(rows.into_iter())
+    fn cursor(&self, range: &KeyRange, direction: Direction) -> Box<dyn Cursor + '_> {
+        let state = self.state();
+        let mut rows: Vec<Row> =
+            state.range(range).map(|(key, value)| (key.clone(), value.clone())).collect();
+        if direction == Direction::Backward {
+            rows.reverse();
+        }
+        Box::new(RowsCursor { rows: rows.into_iter(), current: Row::default() })
     }
 }
 

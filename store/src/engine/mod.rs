@@ -123,16 +123,48 @@ impl KeyRange {
 
 /// A key and its value.
 pub type Row = (Vec<u8>, Vec<u8>);
-/// Rows in key order.
+/// Rows, one after the other.
 pub type Rows<'a> = Box<dyn Iterator<Item = Result<Row, Fault>> + Send + 'a>;
+
+/// Which way a scan goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// In key order.
+    Forward,
+    /// Against it.
+    Backward,
+}
+
+/// Steps through rows without copying them.
+pub trait Cursor: Send {
+    /// The next key and value; none behind the last row.
+    fn next_row(&mut self) -> Result<Option<(&[u8], &[u8])>, Fault>;
+}
 
 /// What can be read from: the engine as it is now, or a view of it as it was.
 pub trait Read: Send + Sync {
     /// The value of a key.
     fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, Fault>;
 
+    /// A cursor before the first row of a range, or behind its last.
+    fn cursor(&self, range: &KeyRange, direction: Direction) -> Box<dyn Cursor + '_>;
+
     /// The rows of a range, in key order.
-    fn scan(&self, range: &KeyRange) -> Rows<'_>;
+    fn scan(&self, range: &KeyRange) -> Rows<'_> {
+        copied(self.cursor(range, Direction::Forward))
+    }
+
+    /// The rows of a range, against key order.
+    fn scan_reverse(&self, range: &KeyRange) -> Rows<'_> {
+        copied(self.cursor(range, Direction::Backward))
+    }
+}
+
+fn copied<'a>(mut cursor: Box<dyn Cursor + 'a>) -> Rows<'a> {
+    Box::new(std::iter::from_fn(move || {
+        let row = cursor.next_row().transpose()?;
+        Some(row.map(|(key, value)| (key.to_vec(), value.to_vec())))
+    }))
 }
 
 /// Ordered tables with atomic batches.

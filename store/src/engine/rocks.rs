@@ -8,13 +8,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rocksdb::{
-    BlockBasedOptions, Cache, ColumnFamilyDescriptor, DB, DBCompressionType, Direction,
-    FlushOptions, IteratorMode, Options, ReadOptions, SnapshotWithThreadMode, WriteBatch,
-    WriteOptions,
+    BlockBasedOptions, Cache, ColumnFamilyDescriptor, DB, DBCompressionType,
+    DBRawIteratorWithThreadMode, FlushOptions, Options, ReadOptions, SnapshotWithThreadMode,
+    WriteBatch, WriteOptions,
 };
 use self_cell::self_cell;
 
-use super::{Batch, Change, Engine, Fault, KeyRange, Read, Rows, Table, Usage};
+use super::{Batch, Change, Cursor, Direction, Engine, Fault, KeyRange, Read, Table, Usage};
 
 /// How much memory the engine may take.
 #[derive(Clone, Copy, Debug)]
@@ -96,6 +96,7 @@ fn family(db: &DB, table: Table) -> &rocksdb::ColumnFamily {
 
 fn read_options(range: &KeyRange) -> ReadOptions {
     let mut options = ReadOptions::default();
+    options.set_iterate_lower_bound(range.start.clone());
     if let Some(end) = &range.end {
         options.set_iterate_upper_bound(end.clone());
     }
@@ -107,23 +108,62 @@ impl Read for RocksEngine {
         Ok(self.db.get_cf(family(&self.db, table), key)?)
     }
 
-    fn scan(&self, range: &KeyRange) -> Rows<'_> {
-        if range.is_empty() {
-            return Box::new(std::iter::empty());
-        }
-        let mode = IteratorMode::From(&range.start, Direction::Forward);
-        let family = family(&self.db, range.table);
-        rows(self.db.iterator_cf_opt(family, read_options(range), mode))
+    fn cursor(&self, range: &KeyRange, direction: Direction) -> Box<dyn Cursor + '_> {
+        RocksCursor::boxed(range, direction, |options| {
+            self.db.raw_iterator_cf_opt(family(&self.db, range.table), options)
+        })
     }
 }
 
-type Iter<'a> = rocksdb::DBIteratorWithThreadMode<'a, DB>;
+/// Walks the rows between the bounds its iterator was given.
+struct RocksCursor<'a> {
+    rows: DBRawIteratorWithThreadMode<'a, DB>,
+    direction: Direction,
+    /// False until the first row was asked for.
+    has_begun: bool,
+}
 
-fn rows(iter: Iter<'_>) -> Rows<'_> {
-    Box::new(iter.map(|row| {
-        let (key, value) = row?;
-        Ok((key.into_vec(), value.into_vec()))
-    }))
+impl<'a> RocksCursor<'a> {
+    fn boxed(
+        range: &KeyRange,
+        direction: Direction,
+        rows: impl FnOnce(ReadOptions) -> DBRawIteratorWithThreadMode<'a, DB>,
+    ) -> Box<dyn Cursor + 'a> {
+        if range.is_empty() {
+            return Box::new(NoRows);
+        }
+        Box::new(Self { rows: rows(read_options(range)), direction, has_begun: false })
+    }
+
+    fn advance(&mut self) {
+        match (self.has_begun, self.direction) {
+            (false, Direction::Forward) => self.rows.seek_to_first(),
+            (false, Direction::Backward) => self.rows.seek_to_last(),
+            (true, Direction::Forward) => self.rows.next(),
+            (true, Direction::Backward) => self.rows.prev(),
+        }
+        self.has_begun = true;
+    }
+}
+
+impl Cursor for RocksCursor<'_> {
+    fn next_row(&mut self) -> Result<Option<(&[u8], &[u8])>, Fault> {
+        self.advance();
+        let row = self.rows.item();
+        if row.is_none() {
+            self.rows.status()?;
+        }
+        Ok(row)
+    }
+}
+
+/// RocksDB takes bounds in the wrong order for a mistake.
+struct NoRows;
+
+impl Cursor for NoRows {
+    fn next_row(&mut self) -> Result<Option<(&[u8], &[u8])>, Fault> {
+        Ok(None)
+    }
 }
 
 type Snapshot<'a> = SnapshotWithThreadMode<'a, DB>;
@@ -142,13 +182,11 @@ impl Read for RocksView {
         Ok(self.borrow_dependent().get_cf(family(self.borrow_owner(), table), key)?)
     }
 
-    fn scan(&self, range: &KeyRange) -> Rows<'_> {
-        if range.is_empty() {
-            return Box::new(std::iter::empty());
-        }
-        let mode = IteratorMode::From(&range.start, Direction::Forward);
-        let family = family(self.borrow_owner(), range.table);
-        rows(self.borrow_dependent().iterator_cf_opt(family, read_options(range), mode))
+    fn cursor(&self, range: &KeyRange, direction: Direction) -> Box<dyn Cursor + '_> {
+        RocksCursor::boxed(range, direction, |options| {
+            let family = family(self.borrow_owner(), range.table);
+            self.borrow_dependent().raw_iterator_cf_opt(family, options)
+        })
     }
 }
 

@@ -108,18 +108,33 @@ fn run(engine: &dyn Engine, steps: &[Step], probe: &KeyRange) -> Vec<Model> {
         }
     }
     looks.push((engine.view(), model.clone()));
+    check_scans(engine, &model, probe);
     for (view, model) in looks {
         assert_eq!(contents(view.as_ref()), model, "later writes do not change a view");
+        check_scans(view.as_ref(), &model, probe);
     }
-    let scanned: Vec<Row> = engine.scan(probe).map(Result::unwrap).collect();
-    let expected = model.into_iter().filter(|((table, key), _)| {
-        *table == probe.table
+    survivors
+}
+
+/// A scan shows its range in key order, or against it; what is behind the last row stays nothing.
+fn check_scans(read: &dyn Read, model: &Model, probe: &KeyRange) {
+    let is_inside = |table: Table, key: &Vec<u8>| {
+        table == probe.table
             && *key >= probe.start
             && probe.end.as_ref().is_none_or(|end| key < end)
-    });
-    let expected: Vec<Row> = expected.map(|((_, key), value)| (key, value)).collect();
-    assert_eq!(scanned, expected, "a scan shows its range in key order");
-    survivors
+    };
+    let inside = model.iter().filter(|((table, key), _)| is_inside(*table, key));
+    let mut expected: Vec<Row> =
+        inside.map(|((_, key), value)| (key.clone(), value.clone())).collect();
+    assert_eq!(read.scan(probe).map(Result::unwrap).collect::<Vec<Row>>(), expected);
+    expected.reverse();
+    assert_eq!(read.scan_reverse(probe).map(Result::unwrap).collect::<Vec<Row>>(), expected);
+    for direction in [Direction::Forward, Direction::Backward] {
+        let mut cursor = read.cursor(probe, direction);
+        let rows = std::iter::from_fn(|| cursor.next_row().unwrap().map(|(key, _)| key.to_vec()));
+        assert_eq!(rows.count(), expected.len());
+        assert!(cursor.next_row().unwrap().is_none());
+    }
 }
 
 proptest! {
