@@ -114,6 +114,11 @@ impl ItemNumber {
     pub fn slot(self) -> u8 {
         u8::try_from((self.0 >> ITEM_COUNT_BITS) & 0xFF).expect("masked to 8 bits")
     }
+
+    /// Which of all items ever created by its partition it is.
+    pub fn count(self) -> u64 {
+        self.0 & ((1 << ITEM_COUNT_BITS) - 1)
+    }
 }
 
 impl ContainerNumber {

@@ -41,8 +41,8 @@ pub enum IndexingMode {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IndexRules {
     nodes: Vec<Node>,
-    /// True if the policy has any composite index.
-    composite: bool,
+    /// Composite indexes: paths, and whether each descends.
+    composites: Vec<Vec<(Vec<String>, bool)>>,
 }
 
 /// What a policy says of sorting by one path.
@@ -180,10 +180,20 @@ fn parse_index_path(path: &str) -> Result<(Vec<String>, PathEnd), InvalidPolicy>
     Ok((names, end))
 }
 
+/// The paths of a composite index and whether each descends; none if it is malformed.
+fn composite(index: &Value) -> Option<Vec<(Vec<String>, bool)>> {
+    let path = |entry: &Value| {
+        let path = entry["path"].as_str()?;
+        let descends = entry["order"].as_str() == Some("descending");
+        Some((parse_path(path.strip_suffix("/?").unwrap_or(path)).ok()?, descends))
+    };
+    index.as_array()?.iter().map(path).collect()
+}
+
 impl IndexRules {
     /// Compiles the paths of a completed policy.
     pub fn new(policy: &Value) -> Result<Self, InvalidPolicy> {
-        let mut rules = Self { nodes: vec![Node::default()], composite: false };
+        let mut rules = Self { nodes: vec![Node::default()], composites: Vec::new() };
         if mode(policy)? == IndexingMode::None {
             return Ok(rules);
         }
@@ -195,7 +205,7 @@ impl IndexRules {
             }
         }
         let composites = policy.get("compositeIndexes").and_then(Value::as_array);
-        rules.composite = composites.is_some_and(|indexes| !indexes.is_empty());
+        rules.composites = composites.into_iter().flatten().filter_map(composite).collect();
         Ok(rules)
     }
 
@@ -255,11 +265,23 @@ impl IndexRules {
         let listed = place.node.and_then(|node| self.nodes[node].value) == Some(true);
         if !self.includes_value(place) {
             SortSupport::Excluded
-        } else if listed || self.composite {
+        } else if listed || !self.composites.is_empty() {
             SortSupport::WithUndefined
         } else {
             SortSupport::WithoutUndefined
         }
+    }
+
+    /// True if a composite index can give results in the order of these paths, each descending or
+    /// not: the same paths in the same sequence, all directions as wanted or all turned round.
+    pub fn composite_support(&self, wanted: &[(Vec<String>, bool)]) -> bool {
+        self.composites.iter().any(|index| {
+            let same_paths = index.len() == wanted.len()
+                && index.iter().zip(wanted).all(|((a, _), (b, _))| a == b);
+            let mut turned = index.iter().zip(wanted).map(|((_, a), (_, b))| a != b);
+            let first = turned.next();
+            same_paths && turned.all(|other| Some(other) == first)
+        })
     }
 
     /// True if a scalar at `place` is indexed: the closest rule decides, the exact one first.

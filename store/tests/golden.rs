@@ -23,7 +23,7 @@ use ephemeris_store::partition::{PageOutcome, Partition, PartitionSpec, Retentio
 use ephemeris_store::partition_key::{KeyDefinition, KeyKind, PartitionKey, SlotRange};
 use ephemeris_store::patch::PatchRequest;
 use ephemeris_store::query::{
-    CompiledQuery, PageLimits, Parameters, Projection, Scope, Value, run_page,
+    CompiledQuery, ComputedProperties, PageLimits, Parameters, Scope, Value, run_page,
 };
 use ephemeris_store::time::{ClockInterval, Millis, Seconds};
 use ephemeris_store::ttl::{Life, PolicyEpoch, TimeToLive, TtlPolicy, Vouchers};
@@ -41,6 +41,7 @@ struct Runner {
     engine: MemoryEngine,
     partition: Partition,
     rules: DocumentRules,
+    computed: ComputedProperties,
     now: ClockInterval,
     unvouched: bool,
     epoch: u64,
@@ -89,6 +90,7 @@ impl Runner {
             engine,
             partition,
             rules,
+            computed: ComputedProperties::default(),
             now: ClockInterval::exact(Millis(0)),
             unvouched: false,
             epoch: 0,
@@ -328,7 +330,8 @@ impl Runner {
         while let Some((name, value)) = args.next_key() {
             parameters.add(name, Value::from_json(value.as_bytes())?)?;
         }
-        let query = match CompiledQuery::new(text, &parameters, self.rules.index()) {
+        let query = match CompiledQuery::new(text, &parameters, self.rules.index(), &self.computed)
+        {
             Ok(query) => query,
             Err(error) => return Ok(format!("{}\n", error.to_message())),
         };
@@ -353,7 +356,10 @@ impl Runner {
             for row in &page.rows {
                 writeln!(text, "{}", String::from_utf8(row.json.clone())?)?;
             }
-            if let Projection::Count(_) = query.projection {
+            if let Some(error) = &page.refused {
+                return Ok(format!("{}\n", error.to_message()));
+            }
+            if query.is_plain_count() {
                 writeln!(text, "count {}", page.count)?;
             }
             match page.next {

@@ -1,10 +1,16 @@
 //! Feeds of resources that are not items: listed, paged, and queried by the same engine as items.
 
+use std::time::UNIX_EPOCH;
+
 use axum::http::StatusCode;
 use ephemeris_store::charge::Charge;
 use ephemeris_store::ids::ItemNumber;
 use ephemeris_store::indexing::{self, IndexRules};
-use ephemeris_store::query::{CompiledQuery, QueryRow, Value, compare_rows};
+use ephemeris_store::query::functions::Moment;
+use ephemeris_store::query::{
+    CompiledQuery, ComputedProperties, QueryRow, Run, Value, compare_rows,
+};
+use ephemeris_store::time::Millis;
 use serde_json::Map;
 
 use super::continuation::{Position, Tokens};
@@ -12,6 +18,7 @@ use super::error::{ApiError, Failure};
 use super::query::QuerySpec;
 use super::reply::{Reply, envelope};
 use super::{Call, Gateway};
+use crate::clock;
 
 /// A resource of a feed: its number, by which the feed is ordered, and its JSON.
 pub(crate) type Listed = (u64, Map<String, serde_json::Value>);
@@ -48,12 +55,18 @@ fn answer(
     let after = call.headers.continuation()?.map(|token| tokens.read(token)).transpose()?;
     let result = match spec {
         None => Rows::listed(resources),
-        Some(spec) => Rows::selected(spec, resources)?,
+        Some(spec) => Rows::selected(spec, resources, now())?,
     };
     let (rows, next) = result.page(after.as_ref(), call.headers.page_rows()?)?;
     let next = next.map(|position| tokens.write(&position)).transpose()?;
     let reply = Reply::json(StatusCode::OK, envelope(rid, name, &rows));
     Ok(reply.charge(Charge::METADATA_READ).page(rows.len(), next.as_deref()))
+}
+
+/// What functions of time tell about lists, which nothing expires from.
+fn now() -> Millis {
+    let since_1970 = clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Millis(u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// Everything a request asks for, in order; what it gets are pages of it.
@@ -74,16 +87,18 @@ impl Rows {
     }
 
     /// What a query makes of the resources.
-    fn selected(spec: &QuerySpec, resources: Vec<Listed>) -> Result<Self, ApiError> {
+    fn selected(spec: &QuerySpec, resources: Vec<Listed>, now: Millis) -> Result<Self, ApiError> {
         let policy = indexing::complete(None).expect("the default policy is valid");
         let index = IndexRules::new(&policy).expect("the default policy is valid");
-        let query = CompiledQuery::new(&spec.text, &spec.parameters, &index)?;
+        let none = ComputedProperties::default();
+        let query = CompiledQuery::new(&spec.text, &spec.parameters, &index, &none)?;
         let values = Self::listed(resources)
             .rows
             .into_iter()
             .map(|row| (row.number, Value::from_json(&row.json).expect("it was just written")));
-        let descending = query.order.as_ref().is_some_and(|order| order.descending);
-        Ok(Self { rows: query.select(values), descending })
+        let descending = query.order.first().is_some_and(|order| order.descending);
+        let run = Run::new(Moment::new(now, now, rand::random()));
+        Ok(Self { rows: query.select_rows_of(values, &run)?, descending })
     }
 
     /// The first rows behind a position, and the position of the last if there are more.
@@ -137,7 +152,7 @@ mod tests {
                 Some(text) => {
                     let body = serde_json::json!({ "query": text }).to_string();
                     let spec = QuerySpec::parse(body.as_bytes()).unwrap();
-                    Rows::selected(&spec, databases(7)).unwrap()
+                    Rows::selected(&spec, databases(7), Millis(0)).unwrap()
                 }
             };
             let (rows, next) = rows.page(after.as_ref(), limit).unwrap();

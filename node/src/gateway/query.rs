@@ -13,8 +13,8 @@ use ephemeris_store::charge::Charge;
 use ephemeris_store::ids::{ContainerNumber, ResourceId};
 use ephemeris_store::partition_key::{Epk, PartitionKey, SLOTS};
 use ephemeris_store::query::{
-    CompiledQuery, Page, PageLimits, Parameters, Projection, QUERY_BYTES_MAX, QueryRow, Resume,
-    Scope, Value, compare_rows,
+    CompiledQuery, Page, PageLimits, Paging, Parameters, QUERY_BYTES_MAX, QueryRow, Resume, Scope,
+    Value, compare_rows,
 };
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
@@ -131,8 +131,9 @@ pub(crate) async fn query(
 ) -> Result<Reply, Failure> {
     let spec = QuerySpec::parse(&call.body)?;
     let resolved = gateway.container(call, path).await?;
-    let index = resolved.container.definition.rules().index();
-    let compiled = CompiledQuery::new(&spec.text, &spec.parameters, index)?;
+    let definition = &resolved.container.definition;
+    let (index, computed) = (definition.rules().index(), definition.computed());
+    let compiled = CompiledQuery::new(&spec.text, &spec.parameters, index, computed)?;
     run(gateway, call, &resolved, Some(spec), &compiled).await
 }
 
@@ -178,7 +179,14 @@ async fn run(
         charge: Charge::ZERO,
         headers: resolved.headers(),
     };
-    let (rows, next) = match (&compiled.order, position) {
+    if compiled.paging() == Paging::Whole && run.targets.len() > 1 {
+        let message = "This query is answered within a single partition only: aggregates other \
+                       than VALUE COUNT, GROUP BY, DISTINCT, TOP, OFFSET LIMIT, ORDER BY several \
+                       keys or with JOIN, and queries without FROM.";
+        return Err(ApiError::BadRequest(message.to_string()).into());
+    }
+    let order = compiled.order.first().filter(|_| compiled.paging() == Paging::Sorted);
+    let (rows, next) = match (order, position) {
         (None, None) => run.walk(Walk::Slot(0), 0, compiled).await?,
         (None, Some(Position::Walk { at, counted })) => run.walk(at, counted, compiled).await?,
         (Some(order), None) => run.sorted(None, order.descending).await?,
@@ -341,7 +349,7 @@ impl Run<'_> {
             }
         }
         assert!(at.slot() <= SLOTS, "the hash space ends at the last slot");
-        if let Projection::Count(_) = query.projection {
+        if query.is_plain_count() {
             rows.push(counted.to_string().into_bytes());
         }
         Ok((rows, None))

@@ -395,13 +395,17 @@ impl PartitionService {
     ) -> Result<PartitionResponse, PartitionError> {
         self.catch_up(level).await?;
         let spec = *self.group.machine().spec();
-        let rules = self.container()?.definition.rules().clone();
+        let container = self.container()?;
+        let (rules, computed) =
+            (container.definition.rules().clone(), container.definition.computed());
         let query = match &request.query {
             None => CompiledQuery::everything(),
-            Some((text, parameters)) => match CompiledQuery::new(text, parameters, rules.index()) {
-                Ok(query) => query,
-                Err(error) => return Ok(PartitionResponse::QueryRefused(error)),
-            },
+            Some((text, parameters)) => {
+                match CompiledQuery::new(text, parameters, rules.index(), computed) {
+                    Ok(query) => query,
+                    Err(error) => return Ok(PartitionResponse::QueryRefused(error)),
+                }
+            }
         };
         let first_page = request.resume.is_none();
         let shared = Arc::new((request, query, rules.key().clone()));
@@ -423,6 +427,9 @@ impl PartitionService {
             }
         });
         let (lsn, mut page) = page.await?;
+        if let Some(error) = page.refused {
+            return Ok(PartitionResponse::QueryRefused(error));
+        }
         page.work.first_page = first_page;
         Ok(PartitionResponse::Page { lsn, page })
     }

@@ -506,5 +506,5 @@ fn check(precondition: Precondition, resource: Resource) -> Result<()> {
 fn parse_definition(json: &str) -> Result<ContainerDefinition, Fault> {
     let corrupt = |error: &dyn std::fmt::Display| Fault::corrupt("log entry", error);
     let value = serde_json::from_str(json).map_err(|error| corrupt(&error))?;
-    ContainerDefinition::parse(&value).map_err(|error| corrupt(&error))
+    ContainerDefinition::restore(&value).map_err(|error| corrupt(&error))
 }

@@ -10,6 +10,7 @@ use crate::ids::{InvalidName, ResourceName};
 use crate::indexing::{self, IndexRules, IndexingMode, InvalidPolicy};
 use crate::partition::Retention;
 use crate::partition_key::{InvalidPath, KeyDefinition, KeyKind, PATHS_MAX, parse_path};
+use crate::query::{ComputedProperties, InvalidComputed};
 use crate::ttl::{InvalidTtl, TimeToLive, TtlPolicy};
 
 /// Properties of a container that clients set; everything else in a body is dropped.
@@ -64,6 +65,9 @@ pub enum InvalidDefinition {
     /// `docs/TTL.md` R8.
     #[error("a container whose indexing mode is none cannot have a defaultTtl")]
     TtlWithoutIndex,
+    /// The computed properties cannot be used.
+    #[error(transparent)]
+    Computed(#[from] InvalidComputed),
     /// Stored nowhere yet, so better refused than ignored.
     #[error("'{0}' is not supported by this version of Ephemeris")]
     Unsupported(&'static str),
@@ -77,11 +81,27 @@ pub struct ContainerDefinition {
     rules: DocumentRules,
     ttl: TtlPolicy,
     retention: Option<Retention>,
+    computed: ComputedProperties,
 }
 
 impl ContainerDefinition {
     /// Checks and completes what a client sent.
     pub fn parse(body: &Value) -> Result<Self, InvalidDefinition> {
+        let computed = ComputedProperties::parse(body.get("computedProperties"))?;
+        Self::with_computed(body, computed)
+    }
+
+    /// Reads a definition that was accepted once. Computed properties were stored unchecked by
+    /// earlier versions: those that cannot be used stay in the definition, without effect.
+    pub fn restore(json: &Value) -> Result<Self, InvalidDefinition> {
+        let computed = ComputedProperties::parse(json.get("computedProperties"));
+        Self::with_computed(json, computed.unwrap_or_default())
+    }
+
+    fn with_computed(
+        body: &Value,
+        computed: ComputedProperties,
+    ) -> Result<Self, InvalidDefinition> {
         let body = body.as_object().ok_or(InvalidDefinition::Malformed("body"))?;
         let mut json: Map<String, Value> = PROPERTIES
             .iter()
@@ -106,8 +126,7 @@ impl ContainerDefinition {
         complete_conflict_resolution(&mut json)?;
         complete_geospatial(&mut json)?;
         for (property, is_right) in [
-            ("computedProperties", Value::is_array as fn(&Value) -> bool),
-            ("vectorEmbeddingPolicy", Value::is_object),
+            ("vectorEmbeddingPolicy", Value::is_object as fn(&Value) -> bool),
             ("fullTextPolicy", Value::is_object),
             ("clientEncryptionPolicy", Value::is_object),
             ("materializedViewDefinition", Value::is_object),
@@ -118,7 +137,8 @@ impl ContainerDefinition {
         }
         let ttl = TtlPolicy::from_default_ttl(default_ttl);
         let retention = retention(json.get("changeFeedPolicy"))?;
-        Ok(Self { json, name, rules: DocumentRules::new(key, index), ttl, retention })
+        let rules = DocumentRules::new(key, index);
+        Ok(Self { json, name, rules, ttl, retention, computed })
     }
 
     /// The container's name.
@@ -144,6 +164,11 @@ impl ContainerDefinition {
     /// How long expiries are remembered for the change feed of all versions; none: not at all.
     pub fn retention(&self) -> Option<Retention> {
         self.retention
+    }
+
+    /// The computed properties.
+    pub fn computed(&self) -> &ComputedProperties {
+        &self.computed
     }
 
     /// The completed definition, without system properties.

@@ -271,7 +271,7 @@ impl Record for Container {
         let stored: StoredContainer = decode(bytes)?;
         let corrupt = |error: &dyn std::fmt::Display| Fault::corrupt("catalog", error);
         let json = serde_json::from_str(&stored.definition).map_err(|error| corrupt(&error))?;
-        let definition = ContainerDefinition::parse(&json).map_err(|error| corrupt(&error))?;
+        let definition = ContainerDefinition::restore(&json).map_err(|error| corrupt(&error))?;
         Ok(Self {
             number: stored.number,
             definition,

@@ -25,6 +25,21 @@ pub struct Query {
     pub offset_limit: Option<(Count, Count)>,
     /// The place of the whole.
     pub span: Span,
+    /// The places of its clauses.
+    pub clauses: ClauseSpans,
+}
+
+/// Where clauses stand, from their first word to their last; empty for those that are not there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClauseSpans {
+    /// `TOP n`
+    pub top: Span,
+    /// `GROUP BY …`
+    pub group_by: Span,
+    /// `ORDER BY …`
+    pub order_by: Span,
+    /// `OFFSET n LIMIT m`
+    pub offset_limit: Span,
 }
 
 /// What a query selects.

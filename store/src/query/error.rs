@@ -19,6 +19,17 @@ impl Span {
     pub fn to(self, other: Span) -> Span {
         Span { start: self.start, end: other.end }
     }
+
+    /// The same place seen from so many characters before.
+    pub(super) fn moved(self, characters: u32) -> Span {
+        Span { start: self.start + characters, end: self.end + characters }
+    }
+
+    /// What stands there.
+    pub(super) fn of(self, text: &str) -> String {
+        let (start, end) = (self.start as usize, self.end as usize);
+        text.chars().skip(start).take(end.saturating_sub(start)).collect()
+    }
 }
 
 /// Why a query was refused.
@@ -45,22 +56,31 @@ pub enum QueryError {
     /// An error of the plain kind.
     #[error("{0}")]
     Plain(String),
+    /// Several errors of the first two kinds.
+    #[error("{}", one_by_line(.0))]
+    Several(Vec<QueryError>),
+}
+
+fn one_by_line(errors: &[QueryError]) -> String {
+    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
 impl QueryError {
     pub(super) fn syntax(token: &str, span: Span) -> Self {
-        let message = format!("Syntax error, incorrect syntax near '{token}'.");
-        QueryError::At { code: Some("SC1001".into()), message, span }
+        Self::coded("SC1001", format!("Syntax error, incorrect syntax near '{token}'."), span)
     }
 
     pub(super) fn unresolved(name: &str, span: Span) -> Self {
-        let message = format!("Identifier '{name}' could not be resolved.");
-        QueryError::At { code: Some("SC2001".into()), message, span }
+        Self::coded("SC2001", format!("Identifier '{name}' could not be resolved."), span)
     }
 
     pub(super) fn unknown_function(name: &str, span: Span) -> Self {
         let message = format!("'{name}' is not a recognized built-in function name.");
-        QueryError::At { code: Some("SC2005".into()), message, span }
+        Self::coded("SC2005", message, span)
+    }
+
+    pub(super) fn coded(code: &str, message: impl Into<String>, span: Span) -> Self {
+        QueryError::At { code: Some(code.into()), message: message.into(), span }
     }
 
     pub(super) fn at(message: impl Into<String>, span: Span) -> Self {
@@ -72,9 +92,37 @@ impl QueryError {
         Self::at(format!("{what} is not supported by this version of Ephemeris."), span)
     }
 
+    /// All that was found wrong, as one error; none if nothing was.
+    ///
+    /// Errors of the plain kind have a shape of their own: the first stands alone, and only if
+    /// there is no other.
+    pub(super) fn all(mut errors: Vec<QueryError>) -> Option<Self> {
+        let plain = errors.iter().position(|error| matches!(error, QueryError::Plain(_)));
+        if errors.iter().any(|error| !matches!(error, QueryError::Plain(_))) {
+            errors.retain(|error| !matches!(error, QueryError::Plain(_)));
+        } else if let Some(first) = plain {
+            return Some(errors.swap_remove(first));
+        }
+        if errors.len() > 1 { Some(QueryError::Several(errors)) } else { errors.pop() }
+    }
+
     /// The text that goes into `message` of the error body.
     pub fn to_message(&self) -> String {
         let body = match self {
+            QueryError::Plain(message) => json!({ "Errors": [message] }),
+            QueryError::Several(errors) => {
+                json!({ "errors": errors.iter().map(Self::entry).collect::<Vec<_>>() })
+            }
+            QueryError::At { .. } | QueryError::Numbered { .. } => {
+                json!({ "errors": [self.entry()] })
+            }
+        };
+        format!("Message: {body}")
+    }
+
+    /// The error as a member of the list.
+    fn entry(&self) -> serde_json::Value {
+        match self {
             QueryError::At { code, message, span } => {
                 let location = json!({ "start": span.start, "end": span.end });
                 let mut error = json!({ "severity": "Error", "location": location });
@@ -82,13 +130,14 @@ impl QueryError {
                     error["code"] = json!(code);
                 }
                 error["message"] = json!(message);
-                json!({ "errors": [error] })
+                error
             }
             QueryError::Numbered { code, message } => {
-                json!({ "errors": [{ "severity": "Error", "code": code, "message": message }] })
+                json!({ "severity": "Error", "code": code, "message": message })
             }
-            QueryError::Plain(message) => json!({ "Errors": [message] }),
-        };
-        format!("Message: {body}")
+            QueryError::Plain(_) | QueryError::Several(_) => {
+                json!({ "severity": "Error", "message": self.to_string() })
+            }
+        }
     }
 }

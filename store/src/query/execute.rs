@@ -2,11 +2,15 @@
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
+use std::ops::ControlFlow::{Break, Continue};
 
 use serde::{Deserialize, Serialize};
 
-use super::compile::{CompiledQuery, Projection, SortOrder};
-use super::value::{Value, as_text};
+use super::compiled::{CompiledQuery, SortOrder, Window};
+use super::error::QueryError;
+use super::functions::Moment;
+use super::run::Run;
+use super::value::{Value, as_bytes};
 use crate::charge::QueryWork;
 use crate::engine::{Fault, KeyRange, Table};
 use crate::ids::{ContainerNumber, ItemNumber};
@@ -53,7 +57,7 @@ pub struct PageLimits {
 
 /// A value to sort by.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct SortKey(#[serde(with = "as_text")] pub Value);
+pub struct SortKey(#[serde(with = "as_bytes")] pub Value);
 
 /// Where a page ended, and so where the next one begins.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -87,6 +91,19 @@ pub struct Page {
     pub next: Option<Resume>,
     /// What it took.
     pub work: QueryWork,
+    /// Why the query was given up, if it was.
+    pub refused: Option<QueryError>,
+}
+
+/// How the pages of a query are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Paging {
+    /// Item by item, in key order.
+    Walk,
+    /// By one sort key.
+    Sorted,
+    /// Not at all: everything is in the first page. Over several partitions there is no answer yet.
+    Whole,
 }
 
 /// What a query needs to know of the container.
@@ -116,9 +133,33 @@ pub fn run_page(
     if let Some(Resume::AfterItem(item)) = resume {
         range = range.after(&view.keys().item(item));
     }
-    match &query.order {
-        Some(order) => sorted_page(source, &range, query, order, scope, resume, limits),
-        None => plain_page(source, &range, query, scope, limits),
+    let run = Run::new(Moment::new(hi, hi, hi.0));
+    let outcome = match (query.paging(), query.order.first()) {
+        (Paging::Sorted, Some(order)) => {
+            sorted_page(source, &range, (query, order, &run), scope, resume, limits)
+        }
+        (Paging::Walk, _) => plain_page(source, &range, (query, &run), scope, limits),
+        (Paging::Whole | Paging::Sorted, _) => whole_page(source, &range, (query, &run), scope),
+    };
+    Ok(match outcome? {
+        PageOutcome::InDoubt(expiry) => PageOutcome::InDoubt(expiry),
+        PageOutcome::Page(page) => {
+            let refused = page.refused.or_else(|| run.exceeded());
+            PageOutcome::Page(Page { refused, ..page })
+        }
+    })
+}
+
+impl CompiledQuery {
+    /// How its pages are made.
+    pub fn paging(&self) -> Paging {
+        let simple = self.window == Window::default() && !self.distinct && self.has_source();
+        let grouped = self.is_aggregate() || self.is_grouped();
+        match self.order.as_slice() {
+            [] if simple && (!grouped || self.is_plain_count()) => Paging::Walk,
+            [_] if simple && self.is_one_to_one() => Paging::Sorted,
+            _ => Paging::Whole,
+        }
     }
 }
 
@@ -152,6 +193,12 @@ impl Source<'_> {
             .map_err(|error| Fault::corrupt("items", error))
     }
 
+    /// What of the item the query needs.
+    fn read(self, query: &CompiledQuery, item: &Item) -> Result<Value, Fault> {
+        Value::read_item(&item.body, &item.stamp, self.container, query.needed())
+            .map_err(|error| Fault::corrupt("items", error))
+    }
+
     fn life(self, item: &Item) -> Life {
         self.view.state().ttl().judge(item.stamp.ttl, item.stamp.ts, self.hi)
     }
@@ -160,16 +207,17 @@ impl Source<'_> {
 fn plain_page(
     source: Source<'_>,
     range: &KeyRange,
-    query: &CompiledQuery,
+    (query, run): (&CompiledQuery, &Run),
     scope: &Scope,
     limits: PageLimits,
 ) -> Result<PageOutcome<Page>, Fault> {
-    let mut page = Page { rows: Vec::new(), count: 0, next: None, work: QueryWork::default() };
+    let mut page = Page::empty();
     let mut bytes = 0;
     let mut last = None;
     for (looked_at, found) in source.view.items(range).enumerate() {
         let (key, item) = found?;
-        if page.rows.len() >= limits.rows || bytes >= limits.bytes || looked_at >= limits.items {
+        let full = page.rows.len() >= limits.rows || bytes >= limits.bytes;
+        if full || looked_at >= limits.items || run.is_over() {
             page.next = last.map(Resume::AfterItem);
             break;
         }
@@ -180,10 +228,9 @@ fn plain_page(
                 if source.in_scope(&key, scope)? {
                     page.work.items_loaded += 1;
                     page.work.bytes_loaded += item.body.len() as u64;
-                    if let Some(row) = project(source, query, &item, &mut page.count)? {
-                        bytes += row.json.len();
-                        page.rows.push(row);
-                    }
+                    let before = page.rows.len();
+                    add_rows(source, (query, run), &item, &mut page)?;
+                    bytes += page.rows[before..].iter().map(|row| row.json.len()).sum::<usize>();
                 }
             }
         }
@@ -193,68 +240,95 @@ fn plain_page(
     Ok(PageOutcome::Page(page))
 }
 
-/// The row an item makes, if it satisfies the filter; an aggregate only counts it.
-fn project(
+/// Adds the rows an item makes; a plain count only counts them.
+fn add_rows(
     source: Source<'_>,
-    query: &CompiledQuery,
+    (query, run): (&CompiledQuery, &Run),
     item: &Item,
-    count: &mut u64,
-) -> Result<Option<QueryRow>, Fault> {
+    page: &mut Page,
+) -> Result<(), Fault> {
     let number = item.stamp.number;
-    if query.filter.is_none()
-        && let Projection::Star = query.projection
-    {
-        let json = item.to_json(source.container);
-        return Ok(Some(QueryRow { json, key: None, number }));
-    }
-    let value = source.value(item)?;
-    if !query.keeps(&value) {
-        return Ok(None);
-    }
-    if let Projection::Count(argument) = &query.projection {
-        *count += u64::from(argument.evaluate(&value).is_defined());
-        return Ok(None);
-    }
-    let row = projected(&query.projection, &value);
-    Ok(row.map(|row| QueryRow { json: row.to_json(), key: None, number }))
+    let value = source.read(query, item)?;
+    query.for_each_row(&value, number, run, &mut |row| {
+        if query.is_plain_count() {
+            let mut sums = query.accumulators();
+            query.accumulate(&mut sums, row, run);
+            page.count += sums.total_count();
+        } else if query.is_star() {
+            let json = item.to_json(source.container);
+            page.rows.push(QueryRow { json, key: None, number });
+        } else if let Some(row) = query.project(row, run) {
+            page.rows.push(QueryRow { json: row.to_json(), key: None, number });
+        }
+        if run.is_over() { Break(()) } else { Continue(()) }
+    });
+    Ok(())
 }
 
-/// The projected value; none if the row falls away.
-fn projected(projection: &Projection, item: &Value) -> Option<Value> {
-    match projection {
-        Projection::Star => Some(item.clone()),
-        Projection::Value(op) => Some(op.evaluate(item)).filter(Value::is_defined),
-        Projection::List(list) => {
-            let members = list.iter().map(|(name, op)| (name.clone(), op.evaluate(item)));
-            Some(Value::Object(members.filter(|(_, value)| value.is_defined()).collect()))
+/// Everything at once: what cannot be cut into pages yet.
+fn whole_page(
+    source: Source<'_>,
+    range: &KeyRange,
+    (query, run): (&CompiledQuery, &Run),
+    scope: &Scope,
+) -> Result<PageOutcome<Page>, Fault> {
+    let mut page = Page::empty();
+    let mut values = Vec::new();
+    for found in source.view.items(range) {
+        let (key, item) = found?;
+        match source.life(&item) {
+            Life::Dead => continue,
+            Life::InDoubt(expiry) => return Ok(PageOutcome::InDoubt(expiry)),
+            Life::Alive => {}
         }
-        Projection::Count(_) => None,
+        if source.in_scope(&key, scope)? {
+            page.work.items_loaded += 1;
+            page.work.bytes_loaded += item.body.len() as u64;
+            values.push((item.stamp.number, source.value(&item)?));
+        }
+    }
+    match query.select(values.into_iter(), run) {
+        Err(error) => page.refused = Some(error),
+        Ok(selected) => {
+            page.rows = (0..)
+                .map(ItemNumber)
+                .zip(&selected)
+                .map(|(number, one)| QueryRow { json: one.value.to_json(), key: None, number })
+                .collect();
+        }
+    }
+    page.work.rows = page.rows.len() as u64;
+    Ok(PageOutcome::Page(page))
+}
+
+impl Page {
+    fn empty() -> Self {
+        let (rows, work) = (Vec::new(), QueryWork::default());
+        Self { rows, count: 0, next: None, work, refused: None }
     }
 }
 
 impl CompiledQuery {
-    /// Runs over values at hand, all at once; each comes with the number of what it shows.
-    pub fn select(&self, values: impl Iterator<Item = (ItemNumber, Value)>) -> Vec<QueryRow> {
-        let kept = values.filter_map(|(number, value)| match &self.order {
-            Some(order) => Some((number, Some(sort_key(self, order, &value)?), value)),
-            None => self.keeps(&value).then_some((number, None, value)),
-        });
-        if let Projection::Count(argument) = &self.projection {
-            let counted = kept.filter(|(.., value)| argument.evaluate(value).is_defined());
-            let json = counted.count().to_string().into_bytes();
-            return vec![QueryRow { json, key: None, number: ItemNumber(0) }];
-        }
-        let row = |(number, key, value): (ItemNumber, Option<SortKey>, Value)| {
-            let json = projected(&self.projection, &value)?.to_json();
-            Some(QueryRow { json, key, number })
+    /// Runs over values at hand as `select` does; rows that are neither sorted nor made item by item
+    /// are numbered as they come.
+    pub fn select_rows_of(
+        &self,
+        values: impl Iterator<Item = (ItemNumber, Value)>,
+        run: &Run,
+    ) -> Result<Vec<QueryRow>, QueryError> {
+        let paging = self.paging();
+        let one_to_one = self.is_one_to_one() && !self.is_plain_count();
+        let selected = self.select(values, run)?;
+        let row = |(at, one): (u64, super::Selected)| {
+            let number = match paging {
+                Paging::Walk if one_to_one => one.number,
+                Paging::Sorted => one.number,
+                Paging::Walk | Paging::Whole => ItemNumber(at),
+            };
+            let key = one.keys.into_iter().next().filter(|_| paging == Paging::Sorted);
+            QueryRow { json: one.value.to_json(), key: key.map(SortKey), number }
         };
-        let mut rows: Vec<QueryRow> = kept.filter_map(row).collect();
-        if let Some(order) = &self.order {
-            rows.sort_by(|a, b| {
-                compare_rows(a.sorted_by(), a.number, b.sorted_by(), b.number, order.descending)
-            });
-        }
-        rows
+        Ok((0..).zip(selected).map(row).collect())
     }
 }
 
@@ -379,13 +453,12 @@ pub fn compare_rows(
 fn sorted_page(
     source: Source<'_>,
     range: &KeyRange,
-    query: &CompiledQuery,
-    order: &SortOrder,
+    (query, order, run): (&CompiledQuery, &SortOrder, &Run),
     scope: &Scope,
     resume: Option<&Resume>,
     limits: PageLimits,
 ) -> Result<PageOutcome<Page>, Fault> {
-    let mut work = QueryWork::default();
+    let mut page = Page::empty();
     let mut first = FirstRows::new(limits, order.descending);
     for found in source.view.items(range) {
         let (key, item) = found?;
@@ -397,28 +470,33 @@ fn sorted_page(
         if !source.in_scope(&key, scope)? {
             continue;
         }
-        work.items_loaded += 1;
-        work.bytes_loaded += item.body.len() as u64;
-        let (value, number) = (source.value(&item)?, item.stamp.number);
-        let Some(key) = sort_key(query, order, &value) else { continue };
-        let is_on_page =
-            is_behind(&key, number, order.descending, resume) && first.reaches(&key, number);
-        if is_on_page && let Some(row) = projected(&query.projection, &value) {
-            first.add(QueryRow { json: row.to_json(), key: Some(key), number });
+        page.work.items_loaded += 1;
+        page.work.bytes_loaded += item.body.len() as u64;
+        let (value, number) = (source.read(query, &item)?, item.stamp.number);
+        query.for_each_row(&value, number, run, &mut |row| {
+            let Some(key) = query.sort_keys(row, run).and_then(|mut keys| keys.pop()) else {
+                return Continue(());
+            };
+            let key = SortKey(key);
+            let is_on_page =
+                is_behind(&key, number, order.descending, resume) && first.reaches(&key, number);
+            let json = match is_on_page {
+                false => None,
+                true if query.is_star() => Some(item.to_json(source.container)),
+                true => query.project(row, run).map(|row| row.to_json()),
+            };
+            if let Some(json) = json {
+                first.add(QueryRow { json, key: Some(key), number });
+            }
+            Continue(())
+        });
+        if run.is_over() {
+            break;
         }
     }
-    let (rows, next) = first.into_page();
-    work.rows = rows.len() as u64;
-    Ok(PageOutcome::Page(Page { rows, count: 0, next, work }))
-}
-
-/// What an item is sorted by; none if it is left out.
-fn sort_key(query: &CompiledQuery, order: &SortOrder, item: &Value) -> Option<SortKey> {
-    if !query.keeps(item) {
-        return None;
-    }
-    let key = order.key.evaluate(item);
-    (key.is_defined() || order.keeps_undefined).then_some(SortKey(key))
+    (page.rows, page.next) = first.into_page();
+    page.work.rows = page.rows.len() as u64;
+    Ok(PageOutcome::Page(page))
 }
 
 /// True if a row comes after the place where the last page ended.

@@ -3,11 +3,13 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::ids::ItemNumber;
 use crate::indexing::{self, IndexRules};
+use crate::time::Millis;
 
 fn compile(text: &str) -> Result<CompiledQuery, QueryError> {
     let index = IndexRules::new(&indexing::complete(None).unwrap()).unwrap();
-    CompiledQuery::new(text, &Parameters::default(), &index)
+    CompiledQuery::new(text, &Parameters::default(), &index, &ComputedProperties::default())
 }
 
 #[test]
@@ -41,6 +43,37 @@ fn nesting_is_limited() {
         let text = format!("SELECT VALUE {}1{} FROM c", open.repeat(5000), close.repeat(5000));
         assert!(compile(&text).is_err(), "{open}");
     }
+}
+
+/// The smallest stack anything of ours runs on is 2 MiB; half of that must do for the deepest query.
+#[test]
+fn the_deepest_query_needs_little_stack() {
+    let nested = |open: &str, close: &str, levels: usize| {
+        format!("{}c.a{}", open.repeat(levels), close.repeat(levels))
+    };
+    let texts = [
+        nested("(", ")", 190),
+        nested("[", "]", 190),
+        nested("1 + (c.a OR (NOT ", "))", 45),
+        nested("(1 * 2 IN (3, ", "))", 60),
+        nested("{a: c.x ? 1 : ", "}", 90),
+        nested("(SELECT VALUE ", ")", 60),
+        nested("ARRAY(SELECT VALUE x + 1 FROM x IN c.l WHERE EXISTS(SELECT VALUE ", "))", 30),
+        nested("IS_DEFINED(", ")", 190),
+        vec!["c.a.b"; 1900].join(" + "),
+        vec!["c.a.b"; 1900].join(" OR "),
+        format!("c{}", ".a".repeat(1900)),
+    ];
+    let run = move || {
+        let item = Value::from_json(br#"{"a":1,"l":[1,2]}"#).unwrap();
+        for text in texts {
+            let query = compile(&format!("SELECT VALUE {text} FROM c"))
+                .unwrap_or_else(|error| panic!("{text}: {error}"));
+            let run = Run::new(functions::Moment::new(Millis(0), Millis(0), 0));
+            query.select(std::iter::once((ItemNumber(0), item.clone())), &run).unwrap();
+        }
+    };
+    std::thread::Builder::new().stack_size(1 << 20).spawn(run).unwrap().join().unwrap();
 }
 
 #[test]

@@ -5,7 +5,13 @@ use std::fmt;
 
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess};
 
+use super::op::Step;
 use crate::json::{write_f64, write_text};
+
+mod bytes;
+
+/// For `#[serde(with = "as_bytes")]`.
+pub(super) use bytes::serde_form as as_bytes;
 
 /// A number: exact while it is an integer of 64 bits, a double otherwise.
 #[derive(Clone, Copy, Debug)]
@@ -46,16 +52,56 @@ impl Number {
         }
     }
 
-    /// Compares by value; exact between integers. None if either is NaN.
+    /// Compares by value, exactly, also an integer with a double. None if either is NaN.
     pub fn compare(self, other: Number) -> Option<Ordering> {
         match (self, other) {
             (Number::Int(a), Number::Int(b)) => Some(a.cmp(&b)),
-            _ => self.as_f64().partial_cmp(&other.as_f64()),
+            (Number::Float(a), Number::Float(b)) => a.partial_cmp(&b),
+            (Number::Int(a), Number::Float(b)) => compare_mixed(a, b),
+            (Number::Float(a), Number::Int(b)) => compare_mixed(b, a).map(Ordering::reverse),
+        }
+    }
+
+    /// The same number, as an integer if it is one that fits.
+    pub(super) fn whole(self) -> Number {
+        match self {
+            Number::Float(number)
+                if number.fract() == 0.0 && (-I64_END..I64_END).contains(&number) =>
+            {
+                #[expect(clippy::cast_possible_truncation, reason = "whole and within range")]
+                Number::Int(number as i64)
+            }
+            Number::Int(_) | Number::Float(_) => self,
         }
     }
 }
 
+/// The first double above all integers of 64 bits.
+const I64_END: f64 = 9_223_372_036_854_775_808.0;
+
+/// Doubles near 2^53 and beyond stand for many integers: comparing as doubles would call all of them
+/// equal, and equality would no longer be transitive.
+#[expect(clippy::cast_possible_truncation, reason = "cut to its whole part, within range")]
+fn compare_mixed(a: i64, b: f64) -> Option<Ordering> {
+    if b.is_nan() {
+        None
+    } else if b >= I64_END {
+        Some(Ordering::Less)
+    } else if b < -I64_END {
+        Some(Ordering::Greater)
+    } else {
+        let whole = b.trunc();
+        Some(a.cmp(&(whole as i64)).then(0.0_f64.partial_cmp(&(b - whole))?))
+    }
+}
+
 impl Value {
+    /// A number of things.
+    pub(super) fn count(count: u64) -> Value {
+        let exact = i64::try_from(count).map(Number::Int);
+        Value::Number(exact.unwrap_or(Number::Float(I64_END)))
+    }
+
     /// A double.
     pub fn float(number: f64) -> Value {
         Value::Number(Number::Float(number))
@@ -88,24 +134,38 @@ impl Value {
     }
 
     /// The element of an array; undefined for everything else.
-    pub fn element(&self, index: &Number) -> &Value {
+    pub(super) fn element(&self, index: usize) -> &Value {
         const UNDEFINED: &Value = &Value::Undefined;
-        let index = match index {
-            Number::Int(index) => usize::try_from(*index).ok(),
-            Number::Float(index) if index.fract() == 0.0 && *index >= 0.0 && *index < 1e9 =>
-            {
-                #[expect(
-                    clippy::cast_possible_truncation,
-                    clippy::cast_sign_loss,
-                    reason = "whole, positive and small were checked"
-                )]
-                Some(*index as usize)
+        match self {
+            Value::Array(elements) => elements.get(index).unwrap_or(UNDEFINED),
+            Value::Undefined
+            | Value::Null
+            | Value::Bool(_)
+            | Value::Number(_)
+            | Value::Text(_)
+            | Value::Object(_) => UNDEFINED,
+        }
+    }
+
+    /// One step down.
+    pub(super) fn step(&self, step: &Step) -> &Value {
+        match step {
+            Step::Name(name) => self.member(name),
+            Step::Index(index) => self.element(*index),
+        }
+    }
+
+    /// One step down, keeping nothing else.
+    pub(super) fn into_step(self, step: &Step) -> Value {
+        match (self, step) {
+            (Value::Object(members), Step::Name(name)) => {
+                let found = members.into_iter().find(|(key, _)| key == name);
+                found.map_or(Value::Undefined, |(_, value)| value)
             }
-            Number::Float(_) => None,
-        };
-        match (self, index) {
-            (Value::Array(elements), Some(index)) => elements.get(index).unwrap_or(UNDEFINED),
-            _ => UNDEFINED,
+            (Value::Array(mut elements), Step::Index(index)) if *index < elements.len() => {
+                elements.swap_remove(*index)
+            }
+            _ => Value::Undefined,
         }
     }
 
@@ -133,10 +193,13 @@ impl Value {
                 a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.equals(b))
             }
             (Value::Object(a), Value::Object(b)) => {
+                // Members mostly stand in the same order: only otherwise look for each.
+                let same = |at: usize, name: &str, value: &Value| match &b[at] {
+                    (other, found) if other == name => value.equals(found),
+                    _ => b.iter().any(|(other, found)| other == name && value.equals(found)),
+                };
                 a.len() == b.len()
-                    && a.iter().all(|(name, value)| {
-                        b.iter().any(|(other, found)| other == name && value.equals(found))
-                    })
+                    && a.iter().enumerate().all(|(at, (name, value))| same(at, name, value))
             }
             _ => false,
         }
@@ -229,38 +292,14 @@ pub(super) fn compare_utf16(a: &str, b: &str) -> Ordering {
     a.encode_utf16().cmp(b.encode_utf16())
 }
 
-/// A value as JSON text, empty for undefined: bincode cannot carry self-describing values.
-pub(super) mod as_text {
-    use serde::{Deserializer, Serializer, de::Error};
-
-    use super::Value;
-
-    pub(in crate::query) fn serialize<S: Serializer>(
-        value: &Value,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        let text = if value.is_defined() { value.to_json() } else { Vec::new() };
-        serde_bytes::serialize(&text, serializer)
-    }
-
-    pub(in crate::query) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Value, D::Error> {
-        let text: Vec<u8> = serde_bytes::deserialize(deserializer)?;
-        if text.is_empty() {
-            return Ok(Value::Undefined);
-        }
-        Value::from_json(&text).map_err(D::Error::custom)
-    }
-}
-
 impl<'de> Deserialize<'de> for Value {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(Builder)
     }
 }
 
-struct Builder;
+/// Builds a value of all there is.
+pub(super) struct Builder;
 
 impl<'de> de::Visitor<'de> for Builder {
     type Value = Value;

@@ -5,7 +5,8 @@ use ephemeris_store::engine::Table;
 use ephemeris_store::partition::{PageOutcome, Partition};
 use ephemeris_store::partition_key::SlotRange;
 use ephemeris_store::query::{
-    CompiledQuery, Page, PageLimits, Parameters, QueryRow, Resume, Scope, run_page,
+    CompiledQuery, ComputedProperties, Page, PageLimits, Parameters, QueryRow, Resume, Scope,
+    run_page,
 };
 use ephemeris_store::time::{Millis, Seconds};
 use ephemeris_store::ttl::Life;
@@ -120,7 +121,8 @@ pub(crate) fn page(
     limits: PageLimits,
     hi: u64,
 ) -> Option<Page> {
-    let query = CompiledQuery::new(text, &Parameters::default(), world.rules.index());
+    let (parameters, computed) = (Parameters::default(), ComputedProperties::default());
+    let query = CompiledQuery::new(text, &parameters, world.rules.index(), &computed);
     let outcome = run_page(
         &partition.snapshot(),
         SlotRange::ALL,

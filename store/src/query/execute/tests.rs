@@ -14,7 +14,7 @@ use crate::indexing::{self, IndexRules};
 use crate::machine::{Entry, LogId, Machine as _};
 use crate::partition::{PageOutcome, Partition, PartitionSpec};
 use crate::partition_key::KeyKind;
-use crate::query::Parameters;
+use crate::query::{ComputedProperties, Parameters};
 use crate::time::ClockInterval;
 
 const CONTAINER: ContainerNumber = ContainerNumber { database: DatabaseNumber(1), number: 1 };
@@ -46,7 +46,8 @@ fn partition(items: &[(serde_json::Value, usize)]) -> Partition {
 
 fn pages(partition: &Partition, text: &str, limits: PageLimits) -> Vec<Vec<QueryRow>> {
     let rules = rules();
-    let query = CompiledQuery::new(text, &Parameters::default(), rules.index()).unwrap();
+    let (parameters, computed) = (Parameters::default(), ComputedProperties::default());
+    let query = CompiledQuery::new(text, &parameters, rules.index(), &computed).unwrap();
     let (mut pages, mut resume) = (Vec::new(), None);
     loop {
         let view = partition.snapshot();

@@ -1,0 +1,104 @@
+//! Calls of functions: the built-in ones, those that need the compiler, and those that are missing.
+
+use super::super::aggregate::AggregateKind;
+use super::super::ast::{Expr, ExprKind};
+use super::super::error::{QueryError, Span};
+use super::super::functions::{self, Arity};
+use super::super::op::{Op, Path, ROOT};
+use super::{Compiler, Purity, USER_DEFINED_CALLS_MAX};
+
+/// Functions over vectors and full texts, which have no index and no implementation.
+const SEARCH_FUNCTIONS: [&str; 4] =
+    ["VECTORDISTANCE", "FULLTEXTCONTAINS", "FULLTEXTCONTAINSALL", "FULLTEXTCONTAINSANY"];
+
+impl<'q> Compiler<'q> {
+    pub(super) fn call(
+        &mut self,
+        name: &str,
+        user_defined: bool,
+        name_span: Span,
+        args: &'q [Expr],
+        span: Span,
+    ) -> Op {
+        if user_defined {
+            return self.user_defined_call(name, args, name_span);
+        }
+        if let Some(kind) = AggregateKind::named(name) {
+            let message = format!("The aggregate function {} is not allowed here.", kind.name());
+            return self.refuse(QueryError::at(message, span));
+        }
+        let capitals = name.to_ascii_uppercase();
+        if capitals == "DOCUMENTID" {
+            return self.document_id(args, span);
+        }
+        if SEARCH_FUNCTIONS.contains(&capitals.as_str()) {
+            let what = format!("The function {name}");
+            return self.refuse(QueryError::unsupported(&what, name_span));
+        }
+        if capitals == "FULLTEXTSCORE" {
+            let message = "The FullTextScore function is only allowed in the ORDER BY RANK clause.";
+            return self.refuse(QueryError::coded("SC2240", message, span));
+        }
+        let Some(function) = functions::find(name) else {
+            return self.refuse(QueryError::unknown_function(name, name_span));
+        };
+        if self.purity == Purity::Pure && depends_on_moment(function.name) {
+            let message = format!("The function {} is not allowed here.", function.name);
+            return self.refuse(QueryError::at(message, name_span));
+        }
+        self.check_arity(function.name, function.arity, args.len(), span);
+        let args = self.all(args);
+        Op::Call(function, args)
+    }
+
+    /// Notes if a function is called with too few or too many arguments.
+    pub(super) fn check_arity(&mut self, name: &str, arity: Arity, count: usize, span: Span) {
+        let Arity { least, most } = arity;
+        if count >= least && most.is_none_or(|most| count <= most) {
+            return;
+        }
+        let wanted = match most {
+            Some(most) if most == least => format!("{least}"),
+            Some(most) => format!("{least} to {most}"),
+            None => format!("at least {least}"),
+        };
+        let message = format!("The {name} function requires {wanted} argument(s).");
+        self.errors.push(QueryError::coded("SC2050", message, span));
+    }
+
+    fn document_id(&mut self, args: &'q [Expr], span: Span) -> Op {
+        self.check_arity("DOCUMENTID", Arity { least: 1, most: Some(1) }, args.len(), span);
+        let [arg] = args else { return Op::DocumentId };
+        let is_item = matches!(arg.kind, ExprKind::Name(_))
+            && matches!(self.op(arg), Op::Path(Path { slot: ROOT, steps }) if steps.is_empty());
+        if !is_item || self.purity == Purity::Pure {
+            let message = "The DOCUMENTID function takes the alias of the container.";
+            return self.refuse(QueryError::at(message, span));
+        }
+        Op::DocumentId
+    }
+
+    fn user_defined_call(&mut self, name: &str, args: &'q [Expr], span: Span) -> Op {
+        self.user_defined_calls += 1;
+        self.all(args);
+        let what = format!("The user-defined function udf.{name}");
+        self.refuse(QueryError::unsupported(&what, span))
+    }
+
+    /// Too many calls are an error of the whole query, said instead of each call's own.
+    pub(super) fn check_user_defined(&mut self, query: Span) {
+        if self.user_defined_calls > USER_DEFINED_CALLS_MAX {
+            let message = format!(
+                "The SQL query exceeded the maximum number of user-defined function calls. The \
+                 allowed limit is {USER_DEFINED_CALLS_MAX}."
+            );
+            self.errors = vec![QueryError::coded("SC3005", message, query)];
+        }
+    }
+}
+
+/// True for functions of time and chance.
+pub(super) fn depends_on_moment(function: &str) -> bool {
+    let name = function.to_ascii_uppercase();
+    name.starts_with("GETCURRENT") || ["RAND", "NOW", "AGO"].contains(&name.as_str())
+}

@@ -1,0 +1,222 @@
+//! Compiles a query: binds parameters and names, finds what is wrong, and computes in advance what
+//! depends on no row.
+//!
+//! 1. `block` goes through the clauses of a query or subquery, `sources` through FROM and JOIN.
+//! 2. `expressions` and `calls` turn expressions into operations; names become slots.
+//! 3. `groups` takes care of GROUP BY and aggregates, `order` of what only the outermost query has.
+//!
+//! Whatever is wrong is noted and stands for undefined, so that all of it is found at once.
+
+mod block;
+mod calls;
+mod expressions;
+mod fold;
+mod groups;
+mod order;
+mod sources;
+pub(super) mod tree;
+
+use groups::Groups;
+
+use super::ast::{Expr, Query, Select};
+use super::compiled::CompiledQuery;
+use super::computed::ComputedProperties;
+use super::error::{QueryError, Span};
+use super::functions::Moment;
+use super::needed::Needed;
+use super::op::{Block, Op, Projection};
+use super::parameters::Parameters;
+use super::run::Run;
+use super::value::Value;
+use crate::indexing::IndexRules;
+use crate::time::Millis;
+
+/// JOINs in a query, those of its subqueries included.
+pub const JOINS_MAX: usize = 10;
+/// Calls of user-defined functions in a query.
+pub const USER_DEFINED_CALLS_MAX: usize = 10;
+/// Operations and bytes that computing constants in advance may take: a query text could ask for far
+/// more, and is compiled once for each page.
+const FOLDING: (u64, usize) = (100_000, 256 << 10);
+
+/// Whether functions of time and chance, and what only a stored item has, may be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purity {
+    /// Everything may.
+    Any,
+    /// The same item must always give the same value.
+    Pure,
+}
+
+/// A compilation under way.
+pub(super) struct Compiler<'q> {
+    text: &'q str,
+    parameters: &'q Parameters,
+    computed: &'q ComputedProperties,
+    purity: Purity,
+    /// Names in reach, the innermost last.
+    names: Vec<Binding>,
+    /// How many slots are filled here.
+    slots: usize,
+    /// Set where a group is selected from.
+    groups: Option<Groups<'q>>,
+    /// False if the outermost query has no FROM: then there is no item.
+    has_item: bool,
+    joins: usize,
+    user_defined_calls: usize,
+    /// Set where a GROUP BY of a subquery was met.
+    grouped_subquery: Option<Span>,
+    folding: Run,
+    errors: Vec<QueryError>,
+}
+
+/// What a name stands for.
+#[derive(Clone, Debug)]
+struct Binding {
+    /// None: a source without an alias.
+    name: Option<String>,
+    slot: usize,
+    /// True where rows have become groups: then it stands for nothing in particular.
+    grouped_away: bool,
+}
+
+/// What to compile for.
+pub(super) struct Setting<'q> {
+    pub(super) parameters: &'q Parameters,
+    pub(super) computed: &'q ComputedProperties,
+    pub(super) purity: Purity,
+}
+
+/// Compiles a parsed query for a container with these index rules.
+pub(super) fn compile(
+    text: &str,
+    query: &Query,
+    setting: &Setting<'_>,
+    index: &IndexRules,
+) -> Result<CompiledQuery, QueryError> {
+    let mut compiler = Compiler::new(text, setting);
+    compiler.has_item = !query.from.is_empty();
+    let window = compiler.window(query);
+    let (block, order) = compiler.outermost(query, index);
+    let composes_aggregates = block.grouping.is_some() && groups::composes(&query.select);
+    compiler.check_user_defined(query.span);
+    if let Some(error) = QueryError::all(compiler.errors) {
+        return Err(error);
+    }
+    let needed = Needed::by(&block, &order);
+    let distinct = query.distinct.is_some();
+    let has_source = !query.from.is_empty();
+    Ok(CompiledQuery { block, order, distinct, window, has_source, composes_aggregates, needed })
+}
+
+/// Compiles an expression over an item that goes by a name.
+pub(super) fn compile_over_item<'q>(
+    text: &'q str,
+    alias: &str,
+    expr: &'q Expr,
+    setting: &Setting<'q>,
+) -> Result<Op, QueryError> {
+    let mut compiler = Compiler::new(text, setting);
+    compiler.bind(Some(alias.to_string()), super::op::ROOT);
+    let op = compiler.op(expr);
+    match QueryError::all(compiler.errors) {
+        Some(error) => Err(error),
+        None => Ok(op),
+    }
+}
+
+impl<'q> Compiler<'q> {
+    fn new(text: &'q str, setting: &Setting<'q>) -> Self {
+        let moment = Moment::new(Millis(0), Millis(0), 0);
+        Self {
+            text,
+            parameters: setting.parameters,
+            computed: setting.computed,
+            purity: setting.purity,
+            names: Vec::new(),
+            slots: 1,
+            groups: None,
+            has_item: true,
+            joins: 0,
+            user_defined_calls: 0,
+            grouped_subquery: None,
+            folding: Run::with_budget(moment, FOLDING.0, FOLDING.1),
+            errors: Vec::new(),
+        }
+    }
+
+    /// Notes what is wrong; undefined stands in for it.
+    fn refuse(&mut self, error: QueryError) -> Op {
+        self.errors.push(error);
+        Op::Constant(Value::Undefined)
+    }
+
+    fn bind(&mut self, name: Option<String>, slot: usize) {
+        self.names.push(Binding { name, slot, grouped_away: false });
+    }
+
+    /// The slot that a name stands for; none if no source has this name.
+    ///
+    /// `reference` is the whole of what the name is used in.
+    fn lookup(&mut self, name: &str, reference: Span) -> Option<usize> {
+        let known = self.names.iter().rev().find(|known| known.name.as_deref() == Some(name))?;
+        let (slot, grouped_away) = (known.slot, known.grouped_away);
+        if grouped_away {
+            let shown = reference.of(self.text);
+            let message = format!(
+                "Property reference '{shown}' is invalid in the select list because it is not \
+                 contained in either an aggregate function or the GROUP BY clause."
+            );
+            self.errors.push(QueryError::coded("SC2102", message, reference));
+        }
+        Some(slot)
+    }
+
+    /// The select list as a projection; `star` is the slot that `*` means.
+    fn projection(&mut self, select: &'q Select, star: Option<usize>) -> Projection {
+        match select {
+            Select::Star(_) => {
+                let whole = star.map_or(Op::Constant(Value::Undefined), Op::slot);
+                Projection::Value(whole)
+            }
+            Select::Value(expr) => Projection::Value(self.op(expr)),
+            Select::List(items) => {
+                let mut unnamed = 0;
+                let mut list: Vec<(String, Op)> = Vec::with_capacity(items.len());
+                for item in items {
+                    let op = self.op(&item.expr);
+                    let name = item.alias.clone().or_else(|| self.implied_name(&item.expr));
+                    let name = name.unwrap_or_else(|| {
+                        unnamed += 1;
+                        format!("${unnamed}")
+                    });
+                    list.retain(|(known, _)| *known != name);
+                    list.push((name, op));
+                }
+                Projection::List(list)
+            }
+        }
+    }
+}
+
+impl Op {
+    /// A slot as it is.
+    pub(super) fn slot(slot: usize) -> Self {
+        Op::Path(super::op::Path::slot(slot))
+    }
+}
+
+impl Block {
+    /// True if it can give more than one row, whatever the data.
+    fn may_give_several(&self) -> bool {
+        use super::op::Source;
+        if self.grouping.as_ref().is_some_and(|grouping| grouping.keys.is_empty()) {
+            return false;
+        }
+        self.sources.iter().any(|source| match source {
+            Source::One(_) => false,
+            Source::Elements(_) | Source::RowElements(_) => true,
+            Source::Rows(block) => block.may_give_several(),
+        })
+    }
+}

@@ -1,0 +1,264 @@
+//! A query ready to be run, and what whoever runs it asks of it.
+//!
+//! 1. `for_each_row` turns an item into rows: FROM, JOIN, WHERE.
+//! 2. Rows are projected, or sorted by `sort_keys` and then projected; or, if `is_grouped` or
+//!    `is_aggregate`, accumulated by `group_key` and finished group by group.
+//! 3. Then come DISTINCT (`distinct`, equal values share `Value::key`), and `window`.
+
+use std::ops::ControlFlow;
+
+use super::aggregate::Accumulators;
+use super::ast::BinaryOp;
+use super::compile::{Purity, Setting, compile};
+use super::computed::ComputedProperties;
+use super::error::QueryError;
+use super::evaluate::Row;
+use super::functions::Moment;
+use super::needed::Needed;
+use super::op::{Block, Op, Path, Projection, ROOT};
+use super::parameters::Parameters;
+use super::parser::parse;
+use super::run::Run;
+use super::value::Value;
+use crate::ids::ItemNumber;
+use crate::indexing::{self, IndexRules};
+use crate::partition_key::{Component, KeyDefinition, PartitionKey};
+use crate::time::Millis;
+
+/// Aggregates of a query with GROUP BY that spans partitions.
+pub const AGGREGATES_MAX: usize = 21;
+
+/// A query ready to be run.
+#[derive(Clone, Debug)]
+pub struct CompiledQuery {
+    pub(super) block: Block,
+    /// How rows are ordered; empty without ORDER BY.
+    pub order: Vec<SortOrder>,
+    /// Equal results count once.
+    pub distinct: bool,
+    /// Which of the results are wanted.
+    pub window: Window,
+    pub(super) has_source: bool,
+    pub(super) composes_aggregates: bool,
+    pub(super) needed: Needed,
+}
+
+/// One key of ORDER BY.
+#[derive(Clone, Debug)]
+pub struct SortOrder {
+    /// The path of the item, or the name of the computed property, that is sorted by.
+    pub path: Vec<String>,
+    /// `DESC`
+    pub descending: bool,
+    /// True if items without the property are returned too, before everything else.
+    pub keeps_undefined: bool,
+    /// What computes it.
+    pub(super) key: Op,
+}
+
+/// TOP, OFFSET and LIMIT.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Window {
+    /// Results to leave out at the start.
+    pub skip: u64,
+    /// Results to give then, at most; none: all.
+    pub take: Option<u64>,
+}
+
+impl CompiledQuery {
+    /// Parses and compiles a query text for a container with these index rules and computed
+    /// properties.
+    pub fn new(
+        text: &str,
+        parameters: &Parameters,
+        index: &IndexRules,
+        computed: &ComputedProperties,
+    ) -> Result<Self, QueryError> {
+        let setting = Setting { parameters, computed, purity: Purity::Any };
+        compile(text, &parse(text)?, &setting, index)
+    }
+
+    /// Every item as it is: what a read feed returns.
+    pub fn everything() -> Self {
+        Self::new(
+            "SELECT * FROM c",
+            &Parameters::default(),
+            &any_index(),
+            &ComputedProperties::default(),
+        )
+        .expect("the simplest query compiles")
+    }
+
+    /// The condition of a patch: `FROM … WHERE …`, which sees nothing but the item.
+    pub fn condition(text: &str) -> Result<Self, QueryError> {
+        let text = format!("SELECT * {text}");
+        let query = parse(&text)?;
+        if !query.group_by.is_empty() || !query.order_by.is_empty() || query.offset_limit.is_some()
+        {
+            return Err(QueryError::at("A condition has only FROM and WHERE.", query.span));
+        }
+        let (parameters, computed) = (Parameters::default(), ComputedProperties::default());
+        let setting =
+            Setting { parameters: &parameters, computed: &computed, purity: Purity::Pure };
+        compile(&text, &query, &setting, &any_index())
+    }
+
+    /// True if an item satisfies a condition.
+    pub fn keeps(&self, item: &Value) -> bool {
+        let run = Run::new(Moment::new(Millis(0), Millis(0), 0));
+        let mut kept = false;
+        self.for_each_row(item, ItemNumber(0), &run, &mut |_| {
+            kept = true;
+            ControlFlow::Break(())
+        });
+        kept && run.exceeded().is_none()
+    }
+
+    /// The partition key that every item satisfying the filter has, if the filter says so.
+    pub fn pinned_key(&self, definition: &KeyDefinition) -> Option<PartitionKey> {
+        let conjuncts = self.filter()?.conjuncts();
+        let pinned = |path: &Vec<String>| conjuncts.iter().find_map(|op| equality(op, path));
+        definition.paths.iter().map(pinned).collect::<Option<Vec<_>>>().map(PartitionKey)
+    }
+
+    /// What a row must satisfy.
+    pub(super) fn filter(&self) -> Option<&Op> {
+        self.block.filter.as_ref()
+    }
+
+    /// False without FROM: then there is exactly one row, whatever the container holds.
+    pub fn has_source(&self) -> bool {
+        self.has_source
+    }
+
+    /// True if each row's result is the item as clients see it: its stored bytes can be copied, and
+    /// `needed` leaves out what they alone would need. `project` must then not be called with less
+    /// than the whole item.
+    pub fn is_star(&self) -> bool {
+        self.block.selects_item()
+    }
+
+    /// True if an item gives at most one row.
+    pub fn is_one_to_one(&self) -> bool {
+        self.block.sources.is_empty()
+    }
+
+    /// What of an item must be read.
+    pub fn needed(&self) -> &Needed {
+        &self.needed
+    }
+
+    /// True for aggregates without GROUP BY: there is exactly one result.
+    pub fn is_aggregate(&self) -> bool {
+        self.block.grouping.as_ref().is_some_and(|grouping| grouping.keys.is_empty())
+    }
+
+    /// True with GROUP BY.
+    pub fn is_grouped(&self) -> bool {
+        self.block.grouping.as_ref().is_some_and(|grouping| !grouping.keys.is_empty())
+    }
+
+    /// True if an aggregate is only part of what is selected, as in `MAX(c.a) - 1`. Where a query
+    /// spans partitions that is refused: "Compositions of aggregates …".
+    pub fn composes_aggregates(&self) -> bool {
+        self.composes_aggregates
+    }
+
+    /// How many aggregates there are; at most `AGGREGATES_MAX` where groups span partitions.
+    pub fn aggregates(&self) -> usize {
+        self.block.grouping.as_ref().map_or(0, |grouping| grouping.aggregates.len())
+    }
+
+    /// True for `SELECT VALUE COUNT(…)`, one number.
+    pub fn is_plain_count(&self) -> bool {
+        use super::aggregate::AggregateKind;
+        let Some(grouping) = &self.block.grouping else { return false };
+        let is_whole = matches!(
+            &self.block.select,
+            Projection::Value(Op::Path(Path { slot: 1, steps })) if steps.is_empty()
+        );
+        let counts = matches!(&grouping.aggregates[..], [one] if one.kind == AggregateKind::Count);
+        grouping.keys.is_empty() && counts && is_whole && self.window == Window::default()
+    }
+
+    /// Shows each row of an item that satisfies the filter, until `each` breaks off. Ask
+    /// `run.exceeded` afterwards.
+    pub fn for_each_row(
+        &self,
+        item: &Value,
+        number: ItemNumber,
+        run: &Run,
+        each: &mut dyn FnMut(&Row<'_>) -> ControlFlow<()>,
+    ) {
+        run.refill();
+        let _ = self.block.rows(&Row::of(item, number), run, each);
+    }
+
+    /// What is selected from a row; none if it falls away.
+    pub fn project(&self, row: &Row<'_>, run: &Run) -> Option<Value> {
+        assert!(self.block.grouping.is_none(), "groups are finished, not projected");
+        self.block.select.of(row, run)
+    }
+
+    /// What a row is sorted by; none if it is left out.
+    pub fn sort_keys(&self, row: &Row<'_>, run: &Run) -> Option<Vec<Value>> {
+        let key = |sort: &SortOrder| {
+            let key = run.own(sort.key.evaluate(row, run));
+            (key.is_defined() || sort.keeps_undefined).then_some(key)
+        };
+        self.order.iter().map(key).collect()
+    }
+
+    /// What a row is grouped by; empty without GROUP BY.
+    pub fn group_key(&self, row: &Row<'_>, run: &Run) -> Vec<Value> {
+        self.block.grouping.as_ref().map_or(Vec::new(), |grouping| grouping.keys_of(row, run))
+    }
+
+    /// The sums of a group without rows.
+    pub fn accumulators(&self) -> Accumulators {
+        let aggregates = self.block.grouping.as_ref().map(|grouping| &grouping.aggregates[..]);
+        Accumulators::new(aggregates.unwrap_or_default())
+    }
+
+    /// Adds a row to the sums of its group.
+    pub fn accumulate(&self, into: &mut Accumulators, row: &Row<'_>, run: &Run) {
+        if let Some(grouping) = &self.block.grouping {
+            grouping.add(into, row, run);
+        }
+    }
+
+    /// What is selected from a group; none if it falls away. Ask `run.exceeded` afterwards.
+    pub fn finish(&self, key: &[Value], sums: &Accumulators, run: &Run) -> Option<Value> {
+        run.refill();
+        let no_item = Value::Undefined;
+        self.block.finish(&Row::of(&no_item, ItemNumber(0)), key, sums, run)
+    }
+}
+
+/// Rules for where no index matters.
+fn any_index() -> IndexRules {
+    let policy = indexing::complete(None).expect("the default policy is valid");
+    IndexRules::new(&policy).expect("the default policy is valid")
+}
+
+/// The value an item has at a path if it satisfies `op`.
+fn equality(op: &Op, path: &[String]) -> Option<Component> {
+    let Op::Binary(BinaryOp::Equal, left, right) = op else { return None };
+    let value = match (left.as_ref(), right.as_ref()) {
+        (Op::Constant(value), other) | (other, Op::Constant(value)) if leads_to(other, path) => {
+            value
+        }
+        _ => return None,
+    };
+    match value {
+        Value::Null => Some(Component::Null),
+        Value::Bool(truth) => Some(Component::Bool(*truth)),
+        Value::Number(number) => Some(Component::number(number.as_f64())),
+        Value::Text(text) => Some(Component::Text(text.clone())),
+        Value::Undefined | Value::Array(_) | Value::Object(_) => None,
+    }
+}
+
+fn leads_to(op: &Op, path: &[String]) -> bool {
+    matches!(op, Op::Path(found) if found.slot == ROOT && found.names().as_deref() == Some(path))
+}

@@ -1,0 +1,231 @@
+//! Computed properties of a container: what their definitions must be, and what they compute.
+
+use std::sync::Arc;
+
+use serde_json::Value as Json;
+use thiserror::Error;
+
+use super::aggregate::AggregateKind;
+use super::ast::{Collection, Expr, ExprKind, Query, Select};
+use super::compile::{Purity, Setting, compile_over_item, tree};
+use super::error::QueryError;
+use super::evaluate::Row;
+use super::functions::Moment;
+use super::op::Op;
+use super::parameters::Parameters;
+use super::parser::parse;
+use super::run::Run;
+use super::value::Value;
+use crate::ids::ItemNumber;
+use crate::time::Millis;
+
+/// Computed properties of a container.
+pub const COMPUTED_PROPERTIES_MAX: usize = 20;
+/// Names that stored items have already.
+const SYSTEM_NAMES: [&str; 6] = ["id", "_rid", "_self", "_etag", "_attachments", "_ts"];
+
+/// Why a definition was refused.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum InvalidComputed {
+    /// Not a list of objects with a name and a query.
+    #[error("'computedProperties' must be an array of objects with a 'name' and a 'query'")]
+    Malformed,
+    /// Too many of them.
+    #[error("a container has at most {COMPUTED_PROPERTIES_MAX} computed properties, not {0}")]
+    TooMany(usize),
+    /// A name is empty.
+    #[error("the name of a computed property must not be empty")]
+    Unnamed,
+    /// A name belongs to the system.
+    #[error("'{0}' is a system property and cannot be the name of a computed property")]
+    SystemName(String),
+    /// A name is used twice.
+    #[error("the computed property '{0}' is defined more than once")]
+    Duplicate(String),
+    /// A clause or an expression that is not allowed.
+    #[error("the query of the computed property '{name}' must not contain {what}")]
+    Forbidden {
+        /// The property.
+        name: String,
+        /// What is not allowed.
+        what: &'static str,
+    },
+    /// Something else than one value of the container.
+    #[error("the query of the computed property '{0}' must be SELECT VALUE … FROM c")]
+    NotAValue(String),
+    /// It refers to another one.
+    #[error(
+        "the query of the computed property '{name}' refers to the computed property '{other}'"
+    )]
+    RefersTo {
+        /// The property.
+        name: String,
+        /// The one it refers to.
+        other: String,
+    },
+    /// The query is not one.
+    #[error("the query of the computed property '{name}' is not valid: {error}")]
+    Query {
+        /// The property.
+        name: String,
+        /// What is wrong.
+        error: QueryError,
+    },
+}
+
+/// The computed properties of a container; the default is to have none.
+#[derive(Clone, Debug, Default)]
+pub struct ComputedProperties(Arc<[ComputedProperty]>);
+
+#[derive(Debug)]
+struct ComputedProperty {
+    name: String,
+    body: Arc<Op>,
+}
+
+impl ComputedProperties {
+    /// Reads `computedProperties` of a container's definition.
+    pub fn parse(definition: Option<&Json>) -> Result<Self, InvalidComputed> {
+        let list = match definition {
+            None | Some(Json::Null) => return Ok(Self::default()),
+            Some(list) => list.as_array().ok_or(InvalidComputed::Malformed)?,
+        };
+        if list.len() > COMPUTED_PROPERTIES_MAX {
+            return Err(InvalidComputed::TooMany(list.len()));
+        }
+        let text = |one: &Json, member: &str| one[member].as_str().map(str::to_string);
+        let pairs: Option<Vec<(String, String)>> =
+            list.iter().map(|one| Some((text(one, "name")?, text(one, "query")?))).collect();
+        let pairs = pairs.ok_or(InvalidComputed::Malformed)?;
+        let names: Vec<&str> = pairs.iter().map(|(name, _)| name.as_str()).collect();
+        check_names(&names)?;
+        let properties = pairs.iter().map(|(name, query)| property(name, query, &names));
+        Ok(Self(properties.collect::<Result<_, _>>()?))
+    }
+
+    /// The names, in the order of the definition.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|property| property.name.as_str())
+    }
+
+    /// Every computed property of an item, in the order of the definition; undefined where it cannot
+    /// be computed.
+    pub fn of(&self, item: &Value) -> Vec<(&str, Value)> {
+        let value = |property: &ComputedProperty| {
+            let run = Run::new(Moment::new(Millis(0), Millis(0), 0));
+            let value = property.body.evaluate(&Row::of(item, ItemNumber(0)), &run).into_owned();
+            if run.is_over() { Value::Undefined } else { value }
+        };
+        self.0.iter().map(|property| (property.name.as_str(), value(property))).collect()
+    }
+
+    /// What computes the property of this name.
+    pub(super) fn body(&self, name: &str) -> Option<&Arc<Op>> {
+        self.0.iter().find(|property| property.name == name).map(|property| &property.body)
+    }
+}
+
+fn check_names(names: &[&str]) -> Result<(), InvalidComputed> {
+    for (at, name) in names.iter().enumerate() {
+        if name.is_empty() {
+            return Err(InvalidComputed::Unnamed);
+        }
+        if SYSTEM_NAMES.contains(name) {
+            return Err(InvalidComputed::SystemName((*name).to_string()));
+        }
+        if names[..at].contains(name) {
+            return Err(InvalidComputed::Duplicate((*name).to_string()));
+        }
+    }
+    Ok(())
+}
+
+fn property(name: &str, text: &str, names: &[&str]) -> Result<ComputedProperty, InvalidComputed> {
+    let invalid = |error| InvalidComputed::Query { name: name.to_string(), error };
+    let query = parse(text).map_err(invalid)?;
+    if let Some(what) = forbidden_clause(&query) {
+        return Err(InvalidComputed::Forbidden { name: name.to_string(), what });
+    }
+    let (Select::Value(expr), Some(alias)) = (&query.select, container_alias(&query)) else {
+        return Err(InvalidComputed::NotAValue(name.to_string()));
+    };
+    check_expression(expr, alias, name, names)?;
+    let (parameters, none) = (Parameters::default(), ComputedProperties::default());
+    let setting = Setting { parameters: &parameters, computed: &none, purity: Purity::Pure };
+    let body = compile_over_item(text, alias, expr, &setting).map_err(invalid)?;
+    Ok(ComputedProperty { name: name.to_string(), body: Arc::new(body) })
+}
+
+fn forbidden_clause(query: &Query) -> Option<&'static str> {
+    let Query { distinct, top, from, filter, group_by, order_by, offset_limit, .. } = query;
+    let found = [
+        (distinct.is_some(), "DISTINCT"),
+        (top.is_some(), "TOP"),
+        (from.len() > 1, "JOIN"),
+        (filter.is_some(), "WHERE"),
+        (!group_by.is_empty(), "GROUP BY"),
+        (!order_by.is_empty(), "ORDER BY"),
+        (offset_limit.is_some(), "OFFSET LIMIT"),
+    ];
+    found.into_iter().find(|(found, _)| *found).map(|(_, clause)| clause)
+}
+
+/// What the query calls the container, if it selects from the container itself.
+fn container_alias(query: &Query) -> Option<&str> {
+    let [source] = query.from.as_slice() else { return None };
+    match &source.collection {
+        Collection::Path { root, steps } if steps.is_empty() && !source.iterates => {
+            Some(source.alias.as_deref().unwrap_or(root))
+        }
+        Collection::Path { .. } | Collection::Subquery(_) => None,
+    }
+}
+
+/// Refuses what the compiler alone would take.
+fn check_expression(
+    expr: &Expr,
+    alias: &str,
+    name: &str,
+    names: &[&str],
+) -> Result<(), InvalidComputed> {
+    let mut refused = Ok(());
+    tree::visit(expr, &mut |part| {
+        if let Some(what) = forbidden_part(part) {
+            refused = Err(InvalidComputed::Forbidden { name: name.to_string(), what });
+        } else if let Some((object, member)) = tree::member(part)
+            && matches!(&object.kind, ExprKind::Name(found) if found == alias)
+            && member != name
+            && names.contains(&member)
+        {
+            let (name, other) = (name.to_string(), member.to_string());
+            refused = Err(InvalidComputed::RefersTo { name, other });
+        }
+        if refused.is_ok() { tree::Then::Descend } else { tree::Then::Skip }
+    });
+    refused
+}
+
+fn forbidden_part(part: &Expr) -> Option<&'static str> {
+    match &part.kind {
+        ExprKind::Subquery(..) => Some("a subquery"),
+        ExprKind::Parameter(_) => Some("a parameter"),
+        ExprKind::Call { user_defined: true, .. } => Some("a user-defined function"),
+        ExprKind::Call { name, .. } if AggregateKind::named(name).is_some() => Some("an aggregate"),
+        ExprKind::Call { name, .. } if name.to_ascii_uppercase().starts_with("ST_") => {
+            Some("a spatial function")
+        }
+        ExprKind::Call { .. }
+        | ExprKind::Literal(_)
+        | ExprKind::Name(_)
+        | ExprKind::Member(..)
+        | ExprKind::Index(..)
+        | ExprKind::Unary(..)
+        | ExprKind::Binary(..)
+        | ExprKind::Conditional(..)
+        | ExprKind::Between { .. }
+        | ExprKind::In { .. }
+        | ExprKind::Like { .. }
+        | ExprKind::Array(_)
+        | ExprKind::Object(_) => None,
+    }
+}

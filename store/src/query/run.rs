@@ -1,0 +1,124 @@
+//! One run of a query: the moment it happens at, and how much work an item may cause.
+//!
+//! Evaluation never fails. Past a limit everything is undefined and every loop ends; whoever drives
+//! the run asks `exceeded` before it uses what came out.
+
+use std::borrow::Cow;
+use std::cell::Cell;
+
+use super::error::QueryError;
+use super::functions::Moment;
+use super::value::Value;
+
+/// Operations that one item, or one group, may cause: about a second's worth.
+pub const OPERATIONS_MAX: u64 = 10_000_000;
+/// Bytes of values that may be built for one item, or one group: several full pages.
+pub const BUILT_BYTES_MAX: usize = 32 << 20;
+/// Bytes of values that `MAKELIST` or `MAKESET` may gather: they travel between nodes and stay in
+/// memory until the end.
+pub const GATHERED_BYTES_MAX: usize = 1 << 20;
+
+/// The moment and the budget of a run.
+#[derive(Debug)]
+pub struct Run {
+    /// What functions of time and chance compute from.
+    pub moment: Moment,
+    operations: Cell<u64>,
+    bytes: Cell<usize>,
+    over: Cell<Option<Limit>>,
+}
+
+/// A limit that was passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Limit {
+    Operations,
+    Built,
+    Gathered,
+}
+
+impl Run {
+    /// A run at a moment.
+    pub fn new(moment: Moment) -> Self {
+        Self::with_budget(moment, OPERATIONS_MAX, BUILT_BYTES_MAX)
+    }
+
+    /// A run with less to spend.
+    pub(super) fn with_budget(moment: Moment, operations: u64, bytes: usize) -> Self {
+        let (operations, bytes) = (Cell::new(operations), Cell::new(bytes));
+        Self { moment, operations, bytes, over: Cell::new(None) }
+    }
+
+    /// Gives the next item, or group, a budget of its own.
+    pub(super) fn refill(&self) {
+        if self.over.get().is_none() {
+            self.operations.set(OPERATIONS_MAX);
+            self.bytes.set(BUILT_BYTES_MAX);
+        }
+    }
+
+    /// What went beyond its limit, if anything did. Once it did, nothing more is computed.
+    pub fn exceeded(&self) -> Option<QueryError> {
+        let message = match self.over.get()? {
+            Limit::Operations => {
+                format!("The query needs more than {OPERATIONS_MAX} operations for a single item.")
+            }
+            Limit::Built => format!(
+                "The query builds more than {BUILT_BYTES_MAX} bytes of values for a single item."
+            ),
+            Limit::Gathered => {
+                format!("MAKELIST or MAKESET gathers more than {GATHERED_BYTES_MAX} bytes.")
+            }
+        };
+        Some(QueryError::Plain(message))
+    }
+
+    /// True once a limit was passed.
+    pub(super) fn is_over(&self) -> bool {
+        self.over.get().is_some()
+    }
+
+    pub(super) fn stop(&self, limit: Limit) {
+        if self.over.get().is_none() {
+            self.over.set(Some(limit));
+        }
+    }
+
+    /// Pays for operations; false past the limit.
+    pub(super) fn spend(&self, operations: u64) -> bool {
+        match self.operations.get().checked_sub(operations) {
+            Some(left) if self.over.get().is_none() => {
+                self.operations.set(left);
+                true
+            }
+            Some(_) => false,
+            None => {
+                self.stop(Limit::Operations);
+                false
+            }
+        }
+    }
+
+    /// Pays for bytes of a value; false past the limit.
+    pub(super) fn build(&self, bytes: usize) -> bool {
+        match self.bytes.get().checked_sub(bytes) {
+            Some(left) if self.over.get().is_none() => {
+                self.bytes.set(left);
+                true
+            }
+            Some(_) => false,
+            None => {
+                self.stop(Limit::Built);
+                false
+            }
+        }
+    }
+
+    /// A value of our own; what has to be copied is paid for.
+    pub(super) fn own(&self, value: Cow<'_, Value>) -> Value {
+        match value {
+            Cow::Owned(value) => value,
+            Cow::Borrowed(value) if self.build(value.size()) => value.clone(),
+            Cow::Borrowed(_) => Value::Undefined,
+        }
+    }
+}
