@@ -57,7 +57,8 @@ impl Charge {
         let base = if work.first_page { Self::QUERY_START.0 } else { 0 };
         let per_item = work.items_loaded * 66_600;
         let per_kb = work.bytes_loaded * 10_100 / BYTES_PER_KB;
-        let charge = base + per_item.max(per_kb) + work.rows * 650_000;
+        let scanned = work.values_scanned * 20_000 + work.tuples * 10_000;
+        let charge = base + per_item.max(per_kb) + work.rows * 650_000 + scanned;
         Charge(charge.max(1_000_000))
     }
 }
@@ -86,6 +87,12 @@ pub struct QueryWork {
     pub bytes_loaded: u64,
     /// Rows sent.
     pub rows: u64,
+    /// Bytes of rows sent.
+    pub row_bytes: u64,
+    /// Distinct index values passed by scans of a whole index.
+    pub values_scanned: u64,
+    /// Tuples that JOIN made of items.
+    pub tuples: u64,
 }
 
 fn above_one_kb(bytes: usize, per_kb: u64) -> u64 {
@@ -144,13 +151,15 @@ mod tests {
     #[test]
     fn a_query_pays_once_for_its_start_and_then_by_what_it_does() {
         let page = |first_page, items_loaded, rows| {
-            let work = QueryWork { first_page, items_loaded, bytes_loaded: 0, rows };
+            let work = QueryWork { first_page, items_loaded, rows, ..QueryWork::default() };
             Charge::query_page(&work).to_string()
         };
         assert_eq!(page(true, 1, 1), "3.02");
         assert_eq!(page(true, 7, 7), "7.32");
         assert_eq!(page(true, 10, 10), "9.47");
         assert_eq!(page(false, 0, 0), "1");
+        let work = QueryWork { values_scanned: 1000, tuples: 200, ..QueryWork::default() };
+        assert_eq!(Charge::query_page(&work), Charge(22_000_000));
     }
 
     #[test]

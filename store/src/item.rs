@@ -178,6 +178,12 @@ impl Item {
         Ok(Self { stamp, body: bytes })
     }
 
+    /// The header and the body of the stored form.
+    pub fn split(bytes: &[u8]) -> Result<(Stamp, &[u8]), Fault> {
+        let stamp = Stamp::decode(bytes)?;
+        Ok((stamp, &bytes[HEADER_BYTES..]))
+    }
+
     /// The item as clients see it: the body with the system properties at its end.
     pub fn to_json(&self, container: ContainerNumber) -> Vec<u8> {
         client_json(&self.body, &self.stamp, container)
@@ -271,8 +277,13 @@ impl ContainerKeys {
 
     /// The item key in a key of `Table::Items`.
     pub fn item_of(self, key: &[u8]) -> Result<ItemKey, Fault> {
-        let rest = key.strip_prefix(&self.prefix[..]).ok_or(MalformedKey("another container"));
-        rest.and_then(ItemKey::from_bytes).map_err(|error| corrupt_item(&error))
+        ItemKey::from_bytes(self.item_bytes_of(key)?).map_err(|error| corrupt_item(&error))
+    }
+
+    /// The bytes of the item key in a key of `Table::Items`.
+    pub fn item_bytes_of(self, key: &[u8]) -> Result<&[u8], Fault> {
+        let rest = key.strip_prefix(&self.prefix[..]);
+        rest.ok_or_else(|| corrupt_item(&MalformedKey("another container")))
     }
 
     /// The row in `Table::Numbers` that finds an item by its number.

@@ -23,12 +23,17 @@ use ephemeris_store::partition::{PageOutcome, Partition, PartitionSpec, Retentio
 use ephemeris_store::partition_key::{KeyDefinition, KeyKind, PartitionKey, SlotRange};
 use ephemeris_store::patch::PatchRequest;
 use ephemeris_store::query::{
-    CompiledQuery, ComputedProperties, PageLimits, Parameters, Scope, Value, run_page,
+    CompiledQuery, ComputedProperties, Halt, PageLimits, Parameters, Scope, Value,
 };
 use ephemeris_store::time::{ClockInterval, Millis, Seconds};
 use ephemeris_store::ttl::{Life, PolicyEpoch, TimeToLive, TtlPolicy, Vouchers};
 use goldenscript::{ArgumentConsumer, Command as Line, Context};
 use test_each_file::test_each_path;
+
+#[path = "support/query.rs"]
+mod support;
+
+use support::{Asking, NoPage};
 
 test_each_path! { in "store/tests/scripts" as scripts => run }
 
@@ -330,44 +335,32 @@ impl Runner {
         while let Some((name, value)) = args.next_key() {
             parameters.add(name, Value::from_json(value.as_bytes())?)?;
         }
-        let query = match CompiledQuery::new(text, &parameters, self.rules.index(), &self.computed)
-        {
+        let index = self.rules.index();
+        let query = match CompiledQuery::new(text, &parameters, index, &self.computed) {
             Ok(query) => query,
             Err(error) => return Ok(format!("{}\n", error.to_message())),
         };
-        let limits = PageLimits { rows, bytes: 1 << 20, items: 1000 };
-        let (mut resume, mut text) = (None, String::new());
-        loop {
-            let outcome = run_page(
-                &self.partition.snapshot(),
-                SlotRange::ALL,
-                self.rules.key(),
-                self.partition.spec().container,
-                &query,
-                &Scope::default(),
-                resume.as_ref(),
-                limits,
-                self.now.hi(),
-            )?;
-            let page = match outcome {
-                PageOutcome::InDoubt(expiry) => return Ok(format!("in doubt since {expiry}\n")),
-                PageOutcome::Page(page) => page,
-            };
-            for row in &page.rows {
-                writeln!(text, "{}", String::from_utf8(row.json.clone())?)?;
-            }
-            if let Some(error) = &page.refused {
+        let asking = Asking {
+            query: &query,
+            partitions: &[&self.partition],
+            rules: &self.rules,
+            scope: &Scope::default(),
+            limits: PageLimits { rows, bytes: 1 << 20, items: 1000 },
+            hi: self.now.hi(),
+        };
+        let pages = match asking.pages() {
+            Ok(pages) => pages,
+            Err(NoPage::InDoubt(expiry)) => return Ok(format!("in doubt since {expiry}\n")),
+            Err(NoPage::Halt(Halt::Refused(error))) => {
                 return Ok(format!("{}\n", error.to_message()));
             }
-            if query.is_plain_count() {
-                writeln!(text, "count {}", page.count)?;
-            }
-            match page.next {
-                None => return Ok(text),
-                next => resume = next,
-            }
-            writeln!(text, "- next page")?;
-        }
+            Err(NoPage::Halt(Halt::Stopped)) => panic!("nobody stops a script"),
+        };
+        let show = |page: &Vec<Vec<u8>>| {
+            page.iter().map(|row| String::from_utf8_lossy(row) + "\n").collect::<String>()
+        };
+        let pages: Vec<String> = pages.iter().map(show).collect();
+        Ok(pages.join("- next page\n"))
     }
 
     /// `insert JSON`: an item of any shape, with the partition key of all others.

@@ -75,6 +75,12 @@ pub(crate) enum ApiError {
     /// A write that may have been executed, or not.
     #[error("{0}")]
     Timeout(String),
+    /// A query that takes longer than a page may take, and cannot be cut into shorter pages.
+    #[error(
+        "The query took too long. Make its filter narrower, index what it filters and sorts by, or \
+         ask partition by partition."
+    )]
+    QueryTimeout,
     /// The name is taken.
     #[error("{0}")]
     Conflict(String),
@@ -141,7 +147,7 @@ impl ApiError {
             ApiError::MethodNotAllowed { .. } => {
                 (StatusCode::METHOD_NOT_ALLOWED, 0, "MethodNotAllowed")
             }
-            ApiError::Timeout(_) => (StatusCode::REQUEST_TIMEOUT, 0, "RequestTimeout"),
+            ApiError::Timeout(_) | ApiError::QueryTimeout => (StatusCode::REQUEST_TIMEOUT, 0, "RequestTimeout"),
             ApiError::Conflict(_) => (StatusCode::CONFLICT, 0, "Conflict"),
             ApiError::RangeGone(_) => (StatusCode::GONE, 1002, "Gone"),
             ApiError::PreconditionFailed => {
@@ -174,6 +180,7 @@ impl ApiError {
             | ApiError::OwnerNotFound
             | ApiError::MethodNotAllowed { .. }
             | ApiError::Timeout(_)
+            | ApiError::QueryTimeout
             | ApiError::Conflict(_)
             | ApiError::RangeGone(_)
             | ApiError::PreconditionFailed

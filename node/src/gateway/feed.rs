@@ -1,24 +1,21 @@
 //! Feeds of resources that are not items: listed, paged, and queried by the same engine as items.
 
-use std::time::UNIX_EPOCH;
-
 use axum::http::StatusCode;
 use ephemeris_store::charge::Charge;
 use ephemeris_store::ids::ItemNumber;
 use ephemeris_store::indexing::{self, IndexRules};
-use ephemeris_store::query::functions::Moment;
 use ephemeris_store::query::{
-    CompiledQuery, ComputedProperties, QueryRow, Run, Value, compare_rows,
+    CompiledQuery, ComputedProperties, Moment, Run, Value,
 };
 use ephemeris_store::time::Millis;
+use serde::{Deserialize, Serialize};
 use serde_json::Map;
 
-use super::continuation::{Position, Tokens};
+use super::continuation::Tokens;
 use super::error::{ApiError, Failure};
 use super::query::QuerySpec;
 use super::reply::{Reply, envelope};
 use super::{Call, Gateway};
-use crate::clock;
 
 /// A resource of a feed: its number, by which the feed is ordered, and its JSON.
 pub(crate) type Listed = (u64, Map<String, serde_json::Value>);
@@ -55,79 +52,83 @@ fn answer(
     let after = call.headers.continuation()?.map(|token| tokens.read(token)).transpose()?;
     let result = match spec {
         None => Rows::listed(resources),
-        Some(spec) => Rows::selected(spec, resources, now())?,
+        Some(spec) => Rows::selected(spec, resources, gateway.node.now().latest())?,
     };
-    let (rows, next) = result.page(after.as_ref(), call.headers.page_rows()?)?;
+    let (rows, next) = result.page(after, call.headers.page_rows()?)?;
     let next = next.map(|position| tokens.write(&position)).transpose()?;
     let reply = Reply::json(StatusCode::OK, envelope(rid, name, &rows));
     Ok(reply.charge(Charge::METADATA_READ).page(rows.len(), next.as_deref()))
 }
 
-/// What functions of time tell about lists, which nothing expires from.
-fn now() -> Millis {
-    let since_1970 = clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Millis(u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX))
+/// Where a page of a feed ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum Place {
+    /// Behind the resource with this number.
+    Listed(u64),
+    /// Behind so many rows of a query's result, which every page computes anew.
+    Row(u64),
 }
 
 /// Everything a request asks for, in order; what it gets are pages of it.
-struct Rows {
-    rows: Vec<QueryRow>,
-    descending: bool,
+enum Rows {
+    Listed(Vec<(u64, Vec<u8>)>),
+    Selected(Vec<Vec<u8>>),
+}
+
+fn text(resource: &Map<String, serde_json::Value>) -> Vec<u8> {
+    serde_json::to_vec(resource).expect("JSON serialises")
 }
 
 impl Rows {
     /// The resources as they are.
     fn listed(resources: Vec<Listed>) -> Self {
-        let row = |(number, resource): Listed| QueryRow {
-            json: serde_json::to_vec(&resource).expect("JSON serialises"),
-            key: None,
-            number: ItemNumber(number),
-        };
-        Self { rows: resources.into_iter().map(row).collect(), descending: false }
+        let row = |(number, resource): Listed| (number, text(&resource));
+        Self::Listed(resources.into_iter().map(row).collect())
     }
 
     /// What a query makes of the resources.
     fn selected(spec: &QuerySpec, resources: Vec<Listed>, now: Millis) -> Result<Self, ApiError> {
         let policy = indexing::complete(None).expect("the default policy is valid");
         let index = IndexRules::new(&policy).expect("the default policy is valid");
-        let none = ComputedProperties::default();
-        let query = CompiledQuery::new(&spec.text, &spec.parameters, &index, &none)?;
-        let values = Self::listed(resources)
-            .rows
-            .into_iter()
-            .map(|row| (row.number, Value::from_json(&row.json).expect("it was just written")));
-        let descending = query.order.first().is_some_and(|order| order.descending);
+        let computed = ComputedProperties::default();
+        let query = CompiledQuery::new(&spec.text, &spec.parameters, &index, &computed)?;
+        let values = resources.into_iter().map(|(number, resource)| {
+            let value = Value::from_json(&text(&resource)).expect("it was just written");
+            (ItemNumber(number), value)
+        });
         let run = Run::new(Moment::new(now, now, rand::random()));
-        Ok(Self { rows: query.select_rows_of(values, &run)?, descending })
+        let selected = query.select(values, &run)?;
+        Ok(Self::Selected(selected.into_iter().map(|row| row.value.to_json()).collect()))
     }
 
-    /// The first rows behind a position, and the position of the last if there are more.
+    /// The first rows behind a place, and the place of the last if there are more.
     fn page(
         self,
-        after: Option<&Position>,
+        after: Option<Place>,
         limit: usize,
-    ) -> Result<(Vec<Vec<u8>>, Option<Position>), ApiError> {
-        let Self { mut rows, descending } = self;
-        match after {
-            None => {}
-            Some(Position::Listed(after)) => rows.retain(|row| row.number.0 > *after),
-            Some(Position::Sorted(after, after_number)) => rows.retain(|row| {
-                row.key.as_ref().is_some_and(|key| {
-                    compare_rows(key, row.number, after, *after_number, descending).is_gt()
-                })
-            }),
-            Some(Position::Walk { .. }) => {
+    ) -> Result<(Vec<Vec<u8>>, Option<Place>), ApiError> {
+        match (self, after) {
+            (Rows::Listed(mut rows), None | Some(Place::Listed(_))) => {
+                if let Some(Place::Listed(after)) = after {
+                    rows.retain(|(number, _)| *number > after);
+                }
+                let more = rows.len() > limit;
+                rows.truncate(limit);
+                let next = rows.last().filter(|_| more).map(|(number, _)| Place::Listed(*number));
+                Ok((rows.into_iter().map(|(_, row)| row).collect(), next))
+            }
+            (Rows::Selected(rows), None | Some(Place::Row(_))) => {
+                let after = if let Some(Place::Row(after)) = after { after } else { 0 };
+                let skip = usize::try_from(after).unwrap_or(usize::MAX);
+                let more = rows.len().saturating_sub(skip) > limit;
+                let next = more.then(|| Place::Row(after + limit as u64));
+                Ok((rows.into_iter().skip(skip).take(limit).collect(), next))
+            }
+            (Rows::Listed(_) | Rows::Selected(_), Some(_)) => {
                 let message = "The continuation token is of another kind.";
-                return Err(ApiError::BadRequest(message.into()));
+                Err(ApiError::BadRequest(message.into()))
             }
         }
-        let more = rows.len() > limit;
-        rows.truncate(limit);
-        let next = rows.last().filter(|_| more).map(|last| match &last.key {
-            None => Position::Listed(last.number.0),
-            Some(key) => Position::Sorted(key.clone(), last.number),
-        });
-        Ok((rows.into_iter().map(|row| row.json).collect(), next))
     }
 }
 
@@ -155,7 +156,7 @@ mod tests {
                     Rows::selected(&spec, databases(7), Millis(0)).unwrap()
                 }
             };
-            let (rows, next) = rows.page(after.as_ref(), limit).unwrap();
+            let (rows, next) = rows.page(after, limit).unwrap();
             let text = |row: Vec<u8>| String::from_utf8(row).unwrap().replace('"', "");
             pages.push(rows.into_iter().map(text).collect());
             match next {
@@ -191,8 +192,8 @@ mod tests {
         assert_eq!(pages(None, 3).concat().len(), 7);
         let mut left = databases(4);
         left.remove(1);
-        let (rows, next) = Rows::listed(left).page(Some(&Position::Listed(2)), 1).unwrap();
+        let (rows, next) = Rows::listed(left).page(Some(Place::Listed(2)), 1).unwrap();
         assert_eq!(rows.concat(), br#"{"id":"d2","third":2}"#);
-        assert!(matches!(next, Some(Position::Listed(4))));
+        assert!(next == Some(Place::Listed(4)));
     }
 }

@@ -25,7 +25,7 @@ use ephemeris_store::codec;
 use ephemeris_store::ids::{GroupId, Lsn, NodeId, ReplicaId};
 use ephemeris_store::machine::Machine as _;
 
-use crate::clock::{self, Instant, QuorumClock, SharedClock};
+use crate::clock::{self, Instant, QuorumClock, Reading, SharedClock};
 use crate::config::NodeConfig;
 use crate::identity::DataDirectory;
 use crate::partition::{LocalReplica, PartitionError, ReplicaContext};
@@ -97,6 +97,11 @@ impl Node {
     /// Where clients reach this node.
     pub(crate) fn url(&self) -> &str {
         &self.inner.url
+    }
+
+    /// What this node's clock says.
+    pub(crate) fn now(&self) -> Reading {
+        self.inner.clock.now()
     }
 
     /// The cluster, once it is known.

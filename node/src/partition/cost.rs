@@ -65,6 +65,7 @@ fn of_response(response: &PartitionResponse) -> Charge {
         PartitionResponse::Cleared(_) => Charge::METADATA_READ,
         PartitionResponse::Found(_)
         | PartitionResponse::QueryRefused(_)
+        | PartitionResponse::QueryStopped
         | PartitionResponse::PolicySet(_)
         | PartitionResponse::Statistics(_)
         | PartitionResponse::TtlStatus(_) => Charge::ZERO,

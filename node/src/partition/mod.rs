@@ -98,7 +98,9 @@ impl PartitionRequest {
             | (Self::Find(_), PartitionResponse::Found(_))
             | (
                 Self::Query(_),
-                PartitionResponse::Page { .. } | PartitionResponse::QueryRefused(_),
+                PartitionResponse::Page { .. }
+                | PartitionResponse::QueryRefused(_)
+                | PartitionResponse::QueryStopped,
             )
             | (Self::Changes(_), PartitionResponse::Changes { .. })
             | (Self::Clear(_), PartitionResponse::Cleared(_))
@@ -132,6 +134,10 @@ pub(crate) struct QueryRequest {
     pub(crate) resume: Option<Resume>,
     /// How much to return.
     pub(crate) limits: PageLimits,
+    /// The instant of the query's first page.
+    pub(crate) first: Millis,
+    /// Decides what `RAND` gives.
+    pub(crate) seed: u64,
 }
 
 /// One page of the change feed of one partition.
@@ -173,6 +179,8 @@ pub(crate) enum PartitionResponse {
     },
     /// The query cannot be answered, here or anywhere.
     QueryRefused(QueryError),
+    /// The query takes longer than a page may take, and cannot be cut into shorter ones.
+    QueryStopped,
     /// A page of changes.
     Changes {
         /// The last entry applied when it was read.
@@ -201,6 +209,7 @@ impl PartitionResponse {
             | Self::Cleared(lsn) => Some(*lsn),
             Self::Found(_)
             | Self::QueryRefused(_)
+            | Self::QueryStopped
             | Self::PolicySet(_)
             | Self::Statistics(_)
             | Self::TtlStatus(_) => None,

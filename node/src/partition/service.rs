@@ -14,7 +14,7 @@
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use ephemeris_raft::{Executor, Group, ProposeError, ReadError};
@@ -29,7 +29,9 @@ use ephemeris_store::item::{ItemKey, LogicalPartition};
 use ephemeris_store::partition::{
     PageOutcome, Partition, PartitionState, PartitionView, Retention,
 };
-use ephemeris_store::query::{CompiledQuery, run_page};
+use ephemeris_store::query::{
+    self, CompiledQuery, Halt, Question, Run, Signal, Source, run_page,
+};
 use ephemeris_store::time::{Millis, Seconds};
 use ephemeris_store::ttl::{Life, PolicyEpoch, TtlPolicy};
 use tokio::sync::Mutex;
@@ -39,7 +41,7 @@ use super::{
     Burst, ChangesRequest, PartitionError, PartitionRequest, PartitionResponse,
     PartitionStatistics, QueryRequest, ReadLevel, TtlStatus, cost,
 };
-use crate::clock::{self, Reading, SharedClock, Trust};
+use crate::clock::{self, Instant, Reading, SharedClock, Trust};
 use crate::placement::Directory;
 
 /// How often a read looks again after advancing the clock: an item can be written anew meanwhile.
@@ -48,6 +50,10 @@ const LOOKS_MAX: u32 = 5;
 /// How long a replica waits for an entry that the client has seen, before the leader is asked: entries
 /// come within milliseconds, or not for a while.
 const CATCH_UP_MAX: Duration = Duration::from_millis(10);
+/// How long a partition works for one page of a query, if it can go on with the next.
+const PAGE_TIME_MAX: Duration = Duration::from_secs(1);
+/// How much longer it works if it cannot: together the time an operation may take.
+const UNPAUSED_TIME_MAX: Duration = Duration::from_secs(4);
 /// Rows looked at to count what waits to be swept.
 const BACKLOG_ROWS_MAX: u64 = 100_000;
 /// Items removed by one entry when a logical partition is cleared: bounds the time of one apply.
@@ -396,42 +402,37 @@ impl PartitionService {
         self.catch_up(level).await?;
         let spec = *self.group.machine().spec();
         let container = self.container()?;
-        let (rules, computed) =
-            (container.definition.rules().clone(), container.definition.computed());
         let query = match &request.query {
             None => CompiledQuery::everything(),
-            Some((text, parameters)) => {
-                match CompiledQuery::new(text, parameters, rules.index(), computed) {
-                    Ok(query) => query,
-                    Err(error) => return Ok(PartitionResponse::QueryRefused(error)),
-                }
-            }
+            Some((text, parameters)) => match container.definition.compile(text, parameters) {
+                Ok(query) => query,
+                Err(error) => return Ok(PartitionResponse::QueryRefused(error)),
+            },
         };
         let first_page = request.resume.is_none();
-        let shared = Arc::new((request, query, rules.key().clone()));
+        let (waiting, pause) = (Waiting::new(), clock::monotonic() + PAGE_TIME_MAX);
+        let shared = Arc::new((request, query, container.definition.key().clone()));
         let page = self.read_page(level, |view, hi| {
-            let shared = shared.clone();
+            let (shared, watch) = (shared.clone(), waiting.watch());
             move || {
-                let (request, query, key) = &*shared;
-                run_page(
-                    &view,
-                    spec.slots,
-                    key,
-                    spec.container,
-                    query,
-                    &request.scope,
-                    request.resume.as_ref(),
-                    request.limits,
-                    hi,
-                )
+                let (request, compiled, key) = &*shared;
+                let source = Source { view: &view, spec: &spec, key, hi };
+                let (scope, resume, limits) =
+                    (&request.scope, request.resume.as_ref(), request.limits);
+                let question = Question { query: compiled, scope, resume, limits };
+                let run = Run::new(query::Moment::new(hi, request.first, request.seed));
+                run_page(source, question, &run, &|| watch.signal(pause))
             }
         });
-        let (lsn, mut page) = page.await?;
-        if let Some(error) = page.refused {
-            return Ok(PartitionResponse::QueryRefused(error));
+        let (lsn, page) = page.await?;
+        match page {
+            Ok(mut page) => {
+                page.work.first_page = first_page;
+                Ok(PartitionResponse::Page { lsn, page })
+            }
+            Err(Halt::Refused(error)) => Ok(PartitionResponse::QueryRefused(error)),
+            Err(Halt::Stopped) => Ok(PartitionResponse::QueryStopped),
         }
-        page.work.first_page = first_page;
-        Ok(PartitionResponse::Page { lsn, page })
     }
 
     /// Reads changes; a page is empty only if there are none.
@@ -518,6 +519,42 @@ impl PartitionService {
             | CommandEffect::ClockAdvanced
             | CommandEffect::Cleared { .. }
             | CommandEffect::Swept { .. } => unreachable!("a policy change answers with its epoch"),
+        }
+    }
+}
+
+/// Somebody who waits for a query: once this is gone, nobody does.
+struct Waiting(Arc<AtomicBool>);
+
+/// Knows whether somebody still waits for a query.
+struct Watch(Arc<AtomicBool>);
+
+impl Waiting {
+    fn new() -> Self {
+        Self(Arc::new(AtomicBool::new(true)))
+    }
+
+    fn watch(&self) -> Watch {
+        Watch(self.0.clone())
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
+
+impl Watch {
+    /// What a page should do that began with the intent to end at `pause`.
+    fn signal(&self, pause: Instant) -> Signal {
+        let now = clock::monotonic();
+        if !self.0.load(Ordering::Relaxed) || now >= pause + UNPAUSED_TIME_MAX {
+            Signal::Stop
+        } else if now >= pause {
+            Signal::Pause
+        } else {
+            Signal::Go
         }
     }
 }

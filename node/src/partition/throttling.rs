@@ -280,7 +280,14 @@ fn state(service: &PartitionService) -> PartitionState {
 
 fn query() -> PartitionRequest {
     let limits = PageLimits { rows: 1000, bytes: 4 << 20, items: 100_000 };
-    let request = QueryRequest { query: None, scope: Scope::default(), resume: None, limits };
+    let request = QueryRequest {
+        query: None,
+        scope: Scope::default(),
+        resume: None,
+        limits,
+        first: Millis(0),
+        seed: 0,
+    };
     PartitionRequest::Query(Box::new(request))
 }
 

@@ -10,7 +10,9 @@ use crate::ids::{InvalidName, ResourceName};
 use crate::indexing::{self, IndexRules, IndexingMode, InvalidPolicy};
 use crate::partition::Retention;
 use crate::partition_key::{InvalidPath, KeyDefinition, KeyKind, PATHS_MAX, parse_path};
-use crate::query::{ComputedProperties, InvalidComputed};
+use crate::query::{
+    CompiledQuery, ComputedProperties, InvalidComputed, Parameters, QueryError,
+};
 use crate::ttl::{InvalidTtl, TimeToLive, TtlPolicy};
 
 /// Properties of a container that clients set; everything else in a body is dropped.
@@ -164,6 +166,15 @@ impl ContainerDefinition {
     /// How long expiries are remembered for the change feed of all versions; none: not at all.
     pub fn retention(&self) -> Option<Retention> {
         self.retention
+    }
+
+    /// Compiles a query over the container's items.
+    pub fn compile(
+        &self,
+        text: &str,
+        parameters: &Parameters,
+    ) -> Result<CompiledQuery, QueryError> {
+        CompiledQuery::new(text, parameters, self.rules.index(), &self.computed)
     }
 
     /// The computed properties.

@@ -115,6 +115,13 @@ impl KeyRange {
         self
     }
 
+    /// The part of this range from `key` on.
+    #[must_use]
+    pub fn from(mut self, key: Vec<u8>) -> Self {
+        self.start = self.start.max(key);
+        self
+    }
+
     /// True if nothing can lie inside.
     pub fn is_empty(&self) -> bool {
         self.end.as_ref().is_some_and(|end| *end <= self.start)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Partition, PartitionState};
-use crate::engine::{Fault, KeyRange, Read, Row, Rows, Table};
+use crate::engine::{Cursor, Direction, Fault, KeyRange, Read, Row, Rows, Table};
 use crate::ids::{ItemNumber, Lsn};
 use crate::item::{ContainerKeys, Item, ItemKey};
 use crate::time::{Millis, Seconds};
@@ -119,6 +119,11 @@ impl PartitionView {
     pub fn item(&self, key: &ItemKey) -> Result<Option<Item>, Fault> {
         let row = self.read.get(Table::Items, &self.keys.item(key))?;
         row.map(Item::decode).transpose()
+    }
+
+    /// A cursor over the rows of a range.
+    pub fn cursor(&self, range: &KeyRange, direction: Direction) -> Box<dyn Cursor + '_> {
+        self.read.cursor(range, direction)
     }
 
     /// The rows of a range, one after the other.

@@ -132,6 +132,14 @@ impl Accumulators {
         }
     }
 
+    /// Adds so many rows to what does nothing but count them.
+    pub(super) fn add_count(&mut self, rows: u64) {
+        let [Accumulator::Count(count)] = self.0.as_mut_slice() else {
+            panic!("only a count is counted")
+        };
+        *count += rows;
+    }
+
     /// Adds what other rows added up to. Both must belong to the same query.
     pub fn merge(&mut self, other: Accumulators) {
         assert_eq!(self.0.len(), other.0.len(), "sums of one query have one shape");

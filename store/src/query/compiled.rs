@@ -7,15 +7,18 @@
 
 use std::ops::ControlFlow;
 
-use super::aggregate::Accumulators;
+use serde::{Deserialize, Serialize};
+
+use super::aggregate::{Accumulators, AggregateKind};
 use super::ast::BinaryOp;
 use super::compile::{Purity, Setting, compile};
 use super::computed::ComputedProperties;
+use super::conditions::Condition;
 use super::error::QueryError;
 use super::evaluate::Row;
 use super::functions::Moment;
 use super::needed::Needed;
-use super::op::{Block, Op, Path, Projection, ROOT};
+use super::op::{Aggregate, Block, Op, ROOT};
 use super::parameters::Parameters;
 use super::parser::parse;
 use super::run::Run;
@@ -39,6 +42,12 @@ pub struct CompiledQuery {
     /// Which of the results are wanted.
     pub window: Window,
     pub(super) has_source: bool,
+    /// What the filter demands of single paths.
+    pub(super) conditions: Vec<Condition>,
+    /// True if the filter demands nothing else.
+    pub(super) conditions_are_all: bool,
+    /// True if what rows are sorted by is part of what is selected.
+    pub(super) selects_order: bool,
     pub(super) composes_aggregates: bool,
     pub(super) needed: Needed,
 }
@@ -57,7 +66,7 @@ pub struct SortOrder {
 }
 
 /// TOP, OFFSET and LIMIT.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Window {
     /// Results to leave out at the start.
     pub skip: u64,
@@ -169,16 +178,32 @@ impl CompiledQuery {
         self.block.grouping.as_ref().map_or(0, |grouping| grouping.aggregates.len())
     }
 
-    /// True for `SELECT VALUE COUNT(…)`, one number.
-    pub fn is_plain_count(&self) -> bool {
-        use super::aggregate::AggregateKind;
+    /// True if all it asks is how many items the filter keeps.
+    pub(super) fn counts_items(&self) -> bool {
         let Some(grouping) = &self.block.grouping else { return false };
-        let is_whole = matches!(
-            &self.block.select,
-            Projection::Value(Op::Path(Path { slot: 1, steps })) if steps.is_empty()
-        );
-        let counts = matches!(&grouping.aggregates[..], [one] if one.kind == AggregateKind::Count);
-        grouping.keys.is_empty() && counts && is_whole && self.window == Window::default()
+        let is_count = |one: &Aggregate| match &one.argument {
+            Op::Constant(value) => one.kind == AggregateKind::Count && value.is_defined(),
+            _ => false,
+        };
+        grouping.keys.is_empty()
+            && self.is_one_to_one()
+            && matches!(grouping.aggregates.as_slice(), [one] if is_count(one))
+    }
+
+    /// Refuses what cannot be added up over partitions.
+    pub fn check_spanning(&self) -> Result<(), QueryError> {
+        if self.composes_aggregates {
+            let message = "Compositions of aggregates and other expressions are not allowed.";
+            return Err(QueryError::Plain(message.to_string()));
+        }
+        if self.is_grouped() && self.aggregates() > AGGREGATES_MAX {
+            let message = format!(
+                "A query with GROUP BY that spans partitions has at most {AGGREGATES_MAX} \
+                 aggregates."
+            );
+            return Err(QueryError::Plain(message));
+        }
+        Ok(())
     }
 
     /// Shows each row of an item that satisfies the filter, until `each` breaks off. Ask

@@ -1,513 +1,407 @@
 //! Runs a compiled query over one partition, a page at a time, all of it at one instant.
+//!
+//! Items come from an `Access`: the table of items in key order, or an index. Each is judged, read
+//! as far as the query needs it, and taken through FROM, JOIN and WHERE; what comes out flows into
+//! the page's `Sink`, which knows when the page is full.
 
-use std::cmp::Ordering;
-use std::collections::BinaryHeap;
-use std::ops::ControlFlow::{Break, Continue};
+use std::ops::ControlFlow;
 
-use serde::{Deserialize, Serialize};
-
-use super::compiled::{CompiledQuery, SortOrder, Window};
+use super::compiled::CompiledQuery;
 use super::error::QueryError;
-use super::functions::Moment;
+use super::evaluate::Row;
+use super::page::{Course, Harvest, Page, PageLimits, Place, QueryRow, Resume, Scope};
 use super::run::Run;
-use super::value::{Value, as_bytes};
+use super::sinks::{FirstKeyed, FirstPlaces, FirstRows};
+use super::value::Value;
 use crate::charge::QueryWork;
-use crate::engine::{Fault, KeyRange, Table};
+use crate::engine::{Direction, Fault, KeyRange, Table};
 use crate::ids::{ContainerNumber, ItemNumber};
-use crate::item::{Item, ItemKey};
-use crate::partition::{PageOutcome, PartitionView};
-use crate::partition_key::{Epk, KeyDefinition, PartitionKey, SlotRange};
-use crate::time::Millis;
+use crate::item::{Item, ItemKey, Stamp, client_json};
+use crate::partition::{PageOutcome, PartitionSpec, PartitionView};
+use crate::partition_key::KeyDefinition;
+use crate::time::{Millis, Seconds};
 use crate::ttl::Life;
 
-/// Which items of a partition a query is about.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Scope {
-    /// Only items with this partition key value, or prefix of one.
-    pub key: Option<PartitionKey>,
-    /// Only items whose effective partition key lies in `[start, end)`.
-    pub epks: Option<(Epk, Epk)>,
-}
+/// Items looked at between two looks at the signal.
+const ITEMS_BETWEEN_SIGNALS: usize = 64;
 
-impl Scope {
-    /// True if an item is one of those.
-    pub fn admits(&self, item: &ItemKey, definition: &KeyDefinition) -> Result<bool, Fault> {
-        if self.key.is_none() && self.epks.is_none() {
-            return Ok(true);
-        }
-        let parts = item.parts(definition.paths.len());
-        let parts = parts.map_err(|error| Fault::corrupt("items", error))?;
-        let has_key = self.key.as_ref().is_none_or(|key| parts.key.0.starts_with(&key.0));
-        let in_range =
-            self.epks.as_ref().is_none_or(|(start, end)| *start <= parts.epk && parts.epk < *end);
-        Ok(has_key && in_range)
-    }
-}
-
-/// How much one page may be.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct PageLimits {
-    /// Rows to return.
-    pub rows: usize,
-    /// Bytes of rows to return, with what they are sorted by; one row may exceed them.
-    pub bytes: usize,
-    /// Items to look at. A sorted result looks at all: any of them may come first.
-    pub items: usize,
-}
-
-/// A value to sort by.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct SortKey(#[serde(with = "as_bytes")] pub Value);
-
-/// Where a page ended, and so where the next one begins.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum Resume {
-    /// Behind this item, in key order.
-    AfterItem(ItemKey),
-    /// Behind this row of a sorted result.
-    AfterRow(SortKey, ItemNumber),
-}
-
-/// A row of a result.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct QueryRow {
-    /// The row as JSON.
-    #[serde(with = "serde_bytes")]
-    pub json: Vec<u8>,
-    /// What it is sorted by, in a sorted result.
-    pub key: Option<SortKey>,
-    /// The item it was made from.
-    pub number: ItemNumber,
-}
-
-/// A page of rows, or part of an aggregate.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Page {
-    /// The rows.
-    pub rows: Vec<QueryRow>,
-    /// How many items an aggregate counted.
-    pub count: u64,
-    /// Where to go on; none if there is no more.
-    pub next: Option<Resume>,
-    /// What it took.
-    pub work: QueryWork,
-    /// Why the query was given up, if it was.
-    pub refused: Option<QueryError>,
-}
-
-/// How the pages of a query are made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Paging {
-    /// Item by item, in key order.
-    Walk,
-    /// By one sort key.
-    Sorted,
-    /// Not at all: everything is in the first page. Over several partitions there is no answer yet.
-    Whole,
-}
-
-/// What a query needs to know of the container.
+/// A partition as a query sees it.
 #[derive(Clone, Copy)]
-struct Source<'a> {
-    view: &'a PartitionView,
-    key: &'a KeyDefinition,
-    container: ContainerNumber,
-    hi: Millis,
+pub struct Source<'a> {
+    /// Its rows and its state, of one moment.
+    pub view: &'a PartitionView,
+    /// Which partition it is.
+    pub spec: &'a PartitionSpec,
+    /// The partition key of the container.
+    pub key: &'a KeyDefinition,
+    /// The instant at which life is judged.
+    pub hi: Millis,
 }
 
-/// Runs one page of a query over a partition's view, judging life at `hi`.
-#[expect(clippy::too_many_arguments, reason = "a page is defined by all of these")]
+/// What is asked of a partition.
+#[derive(Clone, Copy)]
+pub struct Question<'a> {
+    /// The query.
+    pub query: &'a CompiledQuery,
+    /// Which items it is about.
+    pub scope: &'a Scope,
+    /// Where to go on; none at the beginning.
+    pub resume: Option<&'a Resume>,
+    /// How much to return.
+    pub limits: PageLimits,
+}
+
+/// What the caller wants of a page under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// Go on.
+    Go,
+    /// End it here if it can be gone on with.
+    Pause,
+    /// End it: nobody waits any more.
+    Stop,
+}
+
+/// Why there is no page.
+#[derive(Clone, Debug)]
+pub enum Halt {
+    /// The query went over a limit.
+    Refused(QueryError),
+    /// It was told to stop before it had anything that could be gone on with.
+    Stopped,
+}
+
+/// What ends a page early.
+pub(super) enum Interrupt {
+    Fault(Fault),
+    InDoubt(Seconds),
+    Halt(Halt),
+}
+
+impl From<Fault> for Interrupt {
+    fn from(fault: Fault) -> Self {
+        Interrupt::Fault(fault)
+    }
+}
+
+/// Runs one page. `signal` is asked now and then whether to go on.
 pub fn run_page(
-    view: &PartitionView,
-    slots: SlotRange,
-    key: &KeyDefinition,
-    container: ContainerNumber,
-    query: &CompiledQuery,
-    scope: &Scope,
-    resume: Option<&Resume>,
-    limits: PageLimits,
-    hi: Millis,
-) -> Result<PageOutcome<Page>, Fault> {
-    let source = Source { view, key, container, hi };
-    let mut range = item_range(view, slots, key, scope);
-    if let Some(Resume::AfterItem(item)) = resume {
-        range = range.after(&view.keys().item(item));
-    }
-    let run = Run::new(Moment::new(hi, hi, hi.0));
-    let outcome = match (query.paging(), query.order.first()) {
-        (Paging::Sorted, Some(order)) => {
-            sorted_page(source, &range, (query, order, &run), scope, resume, limits)
-        }
-        (Paging::Walk, _) => plain_page(source, &range, (query, &run), scope, limits),
-        (Paging::Whole | Paging::Sorted, _) => whole_page(source, &range, (query, &run), scope),
-    };
-    Ok(match outcome? {
-        PageOutcome::InDoubt(expiry) => PageOutcome::InDoubt(expiry),
-        PageOutcome::Page(page) => {
-            let refused = page.refused.or_else(|| run.exceeded());
-            PageOutcome::Page(Page { refused, ..page })
-        }
-    })
-}
-
-impl CompiledQuery {
-    /// How its pages are made.
-    pub fn paging(&self) -> Paging {
-        let simple = self.window == Window::default() && !self.distinct && self.has_source();
-        let grouped = self.is_aggregate() || self.is_grouped();
-        match self.order.as_slice() {
-            [] if simple && (!grouped || self.is_plain_count()) => Paging::Walk,
-            [_] if simple && self.is_one_to_one() => Paging::Sorted,
-            _ => Paging::Whole,
-        }
+    source: Source<'_>,
+    question: Question<'_>,
+    run: &Run,
+    signal: &dyn Fn() -> Signal,
+) -> Result<PageOutcome<Result<Page, Halt>>, Fault> {
+    let mut pager = Pager::new(source, question, run, signal);
+    match pager.fill() {
+        Ok(next) => Ok(PageOutcome::Page(Ok(pager.finish(next)))),
+        Err(Interrupt::Halt(halt)) => Ok(PageOutcome::Page(Err(halt))),
+        Err(Interrupt::InDoubt(expiry)) => Ok(PageOutcome::InDoubt(expiry)),
+        Err(Interrupt::Fault(fault)) => Err(fault),
     }
 }
 
-fn item_range(
-    view: &PartitionView,
-    slots: SlotRange,
-    key: &KeyDefinition,
-    scope: &Scope,
-) -> KeyRange {
-    match &scope.key {
-        Some(value) if !value.0.is_empty() && value.0.len() == key.paths.len() => {
-            view.keys().logical_partition(&key.place(value), value)
-        }
-        _ => view.keys().slots(Table::Items, slots),
-    }
+/// A page being filled.
+pub(super) struct Pager<'a> {
+    pub(super) source: Source<'a>,
+    pub(super) question: Question<'a>,
+    run: &'a Run,
+    signal: &'a dyn Fn() -> Signal,
+    pub(super) sink: Sink<'a>,
+    looked_at: usize,
+    /// False if nothing but what is in scope is met.
+    checks_scope: bool,
+    work: QueryWork,
+    /// Index paths that are followed.
+    followed: Vec<String>,
 }
 
-impl Source<'_> {
-    /// False if the scope leaves the item out.
-    fn in_scope(self, item: &ItemKey, scope: &Scope) -> Result<bool, Fault> {
-        let prefix = scope.key.as_ref().filter(|key| key.0.len() < self.key.paths.len());
-        if prefix.is_none() && scope.epks.is_none() {
+impl<'a> Pager<'a> {
+    fn new(
+        source: Source<'a>,
+        question: Question<'a>,
+        run: &'a Run,
+        signal: &'a dyn Fn() -> Signal,
+    ) -> Self {
+        let sink = Sink::new(question.query, question.resume, question.limits);
+        let Scope { key, epks } = question.scope;
+        let checks_scope = key.is_some() || epks.is_some();
+        let work = QueryWork::default();
+        let followed = Vec::new();
+        Self { source, question, run, signal, sink, looked_at: 0, checks_scope, work, followed }
+    }
+
+    /// Fills the page; where the next one begins.
+    fn fill(&mut self) -> Result<Option<Resume>, Interrupt> {
+        if !self.question.query.has_source() {
+            let nothing = Stored { value: &Value::Undefined, number: ItemNumber(0), star: None };
+            self.rows_of(&nothing, 0)?;
+            return Ok(None);
+        }
+        let range = self.item_range();
+        self.walk_items(&range)
+    }
+
+    /// The rows of `Table::Items` the question is about.
+    fn item_range(&mut self) -> KeyRange {
+        let Source { view, spec, key, .. } = self.source;
+        let scope = self.question.scope;
+        let range = match &scope.key {
+            Some(value) if !value.0.is_empty() && value.0.len() == key.paths.len() => {
+                self.checks_scope = scope.epks.is_some();
+                self.followed = key.paths.iter().map(|path| policy_path(path)).collect();
+                view.keys().logical_partition(&key.place(value), value)
+            }
+            _ => view.keys().slots(Table::Items, spec.slots),
+        };
+        match self.question.resume {
+            Some(Resume::Item { key, taken: None }) => range.after(&view.keys().item(key)),
+            Some(Resume::Item { key, taken: Some(_) }) => range.from(view.keys().item(key)),
+            _ => range,
+        }
+    }
+
+    fn walk_items(&mut self, range: &KeyRange) -> Result<Option<Resume>, Interrupt> {
+        let begun = match self.question.resume {
+            Some(Resume::Item { key, taken: Some(taken) }) => Some((key.as_bytes(), *taken)),
+            _ => None,
+        };
+        let view = self.source.view;
+        let mut cursor = view.cursor(range, Direction::Forward);
+        let mut last = Vec::new();
+        while let Some((row, version)) = cursor.next_row()? {
+            let key = view.keys().item_bytes_of(row)?;
+            let (stamp, body) = Item::split(version)?;
+            if self.is_page_full()? {
+                return Ok(resume_at(&last, None)?);
+            }
+            let skip = begun.filter(|(begun, _)| *begun == key).map_or(0, |(_, taken)| taken);
+            if let Some(taken) = self.look_at(key, &stamp, body, skip)? {
+                return Ok(resume_at(key, Some(taken))?);
+            }
+            last.clear();
+            last.extend_from_slice(key);
+        }
+        Ok(None)
+    }
+
+    /// True if the page ends before the next item.
+    pub(super) fn is_page_full(&mut self) -> Result<bool, Interrupt> {
+        let may_pause = self.sink.may_pause();
+        if self.looked_at > 0 && self.looked_at.is_multiple_of(ITEMS_BETWEEN_SIGNALS) {
+            match (self.signal)() {
+                Signal::Pause if may_pause => return Ok(true),
+                Signal::Go | Signal::Pause => {}
+                Signal::Stop => return Err(Interrupt::Halt(Halt::Stopped)),
+            }
+        }
+        let has_looked = may_pause && self.looked_at >= self.question.limits.items;
+        Ok(has_looked || self.sink.is_full(self.question.limits))
+    }
+
+    /// Takes up an item; if the page ends among its rows, how many of them were taken.
+    pub(super) fn look_at(
+        &mut self,
+        key: &[u8],
+        stamp: &Stamp,
+        body: &[u8],
+        skip: u64,
+    ) -> Result<Option<u64>, Interrupt> {
+        self.looked_at += 1;
+        let Source { view, hi, spec, .. } = self.source;
+        match view.state().ttl().judge(stamp.ttl, stamp.ts, hi) {
+            Life::Dead => return Ok(None),
+            Life::InDoubt(expiry) => return Err(Interrupt::InDoubt(expiry)),
+            Life::Alive => {}
+        }
+        if !self.is_in_scope(key)? {
+            return Ok(None);
+        }
+        self.work.items_loaded += 1;
+        self.work.bytes_loaded += body.len() as u64;
+        let query = self.question.query;
+        let star = query.is_star().then_some((stamp, body, spec.container));
+        let value = if query.needed().is_nothing() {
+            Value::Undefined
+        } else {
+            Value::read_item(body, stamp, spec.container, query.needed())
+                .map_err(|error| Fault::corrupt("items", error))?
+        };
+        self.rows_of(&Stored { value: &value, number: stamp.number, star }, skip)
+    }
+
+    /// False if the scope leaves the item out. A whole partition key is in the range already, if it
+    /// is the table that is walked.
+    fn is_in_scope(&self, key: &[u8]) -> Result<bool, Fault> {
+        if !self.checks_scope {
             return Ok(true);
         }
-        scope.admits(item, self.key)
+        let key = ItemKey::from_bytes(key).map_err(|error| Fault::corrupt("items", error))?;
+        self.question.scope.admits(&key, self.source.key)
     }
 
-    /// The item as a value, system properties included.
-    fn value(self, item: &Item) -> Result<Value, Fault> {
-        Value::from_json(&item.to_json(self.container))
-            .map_err(|error| Fault::corrupt("items", error))
+    /// Takes up the rows of an item behind the first `skip`.
+    fn rows_of(&mut self, item: &Stored<'_>, skip: u64) -> Result<Option<u64>, Interrupt> {
+        let Self { question, run, sink, work, .. } = self;
+        let (query, limits) = (question.query, question.limits);
+        let (mut rows, mut ended) = (0, None);
+        query.for_each_row(item.value, item.number, run, &mut |row| {
+            let at = rows;
+            rows += 1;
+            if at < skip {
+                return ControlFlow::Continue(());
+            }
+            if sink.is_full(limits) {
+                ended = Some(at);
+                return ControlFlow::Break(());
+            }
+            sink.take(query, item, row, at, run);
+            ControlFlow::Continue(())
+        });
+        if !query.is_one_to_one() {
+            work.tuples += rows;
+        }
+        let too_large = matches!(sink, Sink::Unique(first) if first.is_too_large());
+        match run.exceeded().or(too_large.then(too_many_distinct)) {
+            Some(error) => Err(Interrupt::Halt(Halt::Refused(error))),
+            None => Ok(ended),
+        }
     }
 
-    /// What of the item the query needs.
-    fn read(self, query: &CompiledQuery, item: &Item) -> Result<Value, Fault> {
-        Value::read_item(&item.body, &item.stamp, self.container, query.needed())
-            .map_err(|error| Fault::corrupt("items", error))
-    }
-
-    fn life(self, item: &Item) -> Life {
-        self.view.state().ttl().judge(item.stamp.ttl, item.stamp.ts, self.hi)
+    fn finish(self, next: Option<Resume>) -> Page {
+        let Self { sink, mut work, followed, .. } = self;
+        let (harvest, end) = sink.into_harvest();
+        let next = next.or(end);
+        (work.rows, work.row_bytes) = match &harvest {
+            Harvest::Rows(rows) => {
+                (rows.len() as u64, rows.iter().map(|row| row.json.len() as u64).sum())
+            }
+            Harvest::Keyed(keyed) => (keyed.len() as u64, 0),
+            Harvest::Sums(_) => (u64::from(next.is_none()), 0),
+        };
+        Page { harvest, next, work, followed }
     }
 }
 
-fn plain_page(
-    source: Source<'_>,
-    range: &KeyRange,
-    (query, run): (&CompiledQuery, &Run),
-    scope: &Scope,
-    limits: PageLimits,
-) -> Result<PageOutcome<Page>, Fault> {
-    let mut page = Page::empty();
-    let mut bytes = 0;
-    let mut last = None;
-    for (looked_at, found) in source.view.items(range).enumerate() {
-        let (key, item) = found?;
-        let full = page.rows.len() >= limits.rows || bytes >= limits.bytes;
-        if full || looked_at >= limits.items || run.is_over() {
-            page.next = last.map(Resume::AfterItem);
-            break;
+fn too_many_distinct() -> QueryError {
+    let message = "The query has too many distinct rows to be sorted by what it does not select. \
+                   Select what it is sorted by, or make its filter narrower.";
+    QueryError::Plain(message.to_string())
+}
+
+/// An item as far as it was read, and what a `SELECT *` copies.
+struct Stored<'i> {
+    value: &'i Value,
+    number: ItemNumber,
+    star: Option<(&'i Stamp, &'i [u8], ContainerNumber)>,
+}
+
+impl Stored<'_> {
+    /// What is selected from a row of the item, as JSON; none if the row falls away.
+    fn show(&self, query: &CompiledQuery, row: &Row<'_>, run: &Run) -> Option<Vec<u8>> {
+        match self.star {
+            Some((stamp, body, container)) => Some(client_json(body, stamp, container)),
+            None => query.project(row, run).map(|value| value.to_json()),
         }
-        match source.life(&item) {
-            Life::Dead => {}
-            Life::InDoubt(expiry) => return Ok(PageOutcome::InDoubt(expiry)),
-            Life::Alive => {
-                if source.in_scope(&key, scope)? {
-                    page.work.items_loaded += 1;
-                    page.work.bytes_loaded += item.body.len() as u64;
-                    let before = page.rows.len();
-                    add_rows(source, (query, run), &item, &mut page)?;
-                    bytes += page.rows[before..].iter().map(|row| row.json.len()).sum::<usize>();
+    }
+}
+
+/// Where rows flow.
+pub(super) enum Sink<'a> {
+    Walk { rows: Vec<QueryRow>, bytes: usize },
+    Sorted(FirstRows),
+    Unique(FirstPlaces),
+    Keyed(FirstKeyed<'a>),
+    Sums(super::aggregate::Accumulators),
+}
+
+impl<'a> Sink<'a> {
+    fn new(query: &'a CompiledQuery, resume: Option<&Resume>, limits: PageLimits) -> Self {
+        match query.course() {
+            Course::Walk => Sink::Walk { rows: Vec::new(), bytes: 0 },
+            Course::Sorted => {
+                Sink::Sorted(FirstRows::new(limits, query.directions(), resume.cloned()))
+            }
+            Course::Unique => Sink::Unique(FirstPlaces::new(limits, query.directions())),
+            Course::Keyed => Sink::Keyed(FirstKeyed::new(query, limits, resume)),
+            Course::Sums => Sink::Sums(query.accumulators()),
+        }
+    }
+
+    /// True if the page can end at any item, because rows come in the order of items.
+    fn may_pause(&self) -> bool {
+        match self {
+            Sink::Walk { .. } | Sink::Sums(_) => true,
+            Sink::Sorted(_) | Sink::Unique(_) | Sink::Keyed(_) => false,
+        }
+    }
+
+    /// True if nothing more fits. What picks the first rows out of all always has room.
+    fn is_full(&self, limits: PageLimits) -> bool {
+        match self {
+            Sink::Walk { rows, bytes } => rows.len() >= limits.rows || *bytes >= limits.bytes,
+            Sink::Sorted(_) | Sink::Unique(_) | Sink::Keyed(_) | Sink::Sums(_) => false,
+        }
+    }
+
+    fn take(
+        &mut self,
+        query: &CompiledQuery,
+        item: &Stored<'_>,
+        row: &Row<'_>,
+        at: u64,
+        run: &Run,
+    ) {
+        match self {
+            Sink::Walk { rows, bytes } => {
+                if let Some(json) = item.show(query, row, run) {
+                    *bytes += json.len();
+                    rows.push(QueryRow { json, place: None });
                 }
             }
-        }
-        last = Some(key);
-    }
-    page.work.rows = page.rows.len() as u64;
-    Ok(PageOutcome::Page(page))
-}
-
-/// Adds the rows an item makes; a plain count only counts them.
-fn add_rows(
-    source: Source<'_>,
-    (query, run): (&CompiledQuery, &Run),
-    item: &Item,
-    page: &mut Page,
-) -> Result<(), Fault> {
-    let number = item.stamp.number;
-    let value = source.read(query, item)?;
-    query.for_each_row(&value, number, run, &mut |row| {
-        if query.is_plain_count() {
-            let mut sums = query.accumulators();
-            query.accumulate(&mut sums, row, run);
-            page.count += sums.total_count();
-        } else if query.is_star() {
-            let json = item.to_json(source.container);
-            page.rows.push(QueryRow { json, key: None, number });
-        } else if let Some(row) = query.project(row, run) {
-            page.rows.push(QueryRow { json: row.to_json(), key: None, number });
-        }
-        if run.is_over() { Break(()) } else { Continue(()) }
-    });
-    Ok(())
-}
-
-/// Everything at once: what cannot be cut into pages yet.
-fn whole_page(
-    source: Source<'_>,
-    range: &KeyRange,
-    (query, run): (&CompiledQuery, &Run),
-    scope: &Scope,
-) -> Result<PageOutcome<Page>, Fault> {
-    let mut page = Page::empty();
-    let mut values = Vec::new();
-    for found in source.view.items(range) {
-        let (key, item) = found?;
-        match source.life(&item) {
-            Life::Dead => continue,
-            Life::InDoubt(expiry) => return Ok(PageOutcome::InDoubt(expiry)),
-            Life::Alive => {}
-        }
-        if source.in_scope(&key, scope)? {
-            page.work.items_loaded += 1;
-            page.work.bytes_loaded += item.body.len() as u64;
-            values.push((item.stamp.number, source.value(&item)?));
-        }
-    }
-    match query.select(values.into_iter(), run) {
-        Err(error) => page.refused = Some(error),
-        Ok(selected) => {
-            page.rows = (0..)
-                .map(ItemNumber)
-                .zip(&selected)
-                .map(|(number, one)| QueryRow { json: one.value.to_json(), key: None, number })
-                .collect();
-        }
-    }
-    page.work.rows = page.rows.len() as u64;
-    Ok(PageOutcome::Page(page))
-}
-
-impl Page {
-    fn empty() -> Self {
-        let (rows, work) = (Vec::new(), QueryWork::default());
-        Self { rows, count: 0, next: None, work, refused: None }
-    }
-}
-
-impl CompiledQuery {
-    /// Runs over values at hand as `select` does; rows that are neither sorted nor made item by item
-    /// are numbered as they come.
-    pub fn select_rows_of(
-        &self,
-        values: impl Iterator<Item = (ItemNumber, Value)>,
-        run: &Run,
-    ) -> Result<Vec<QueryRow>, QueryError> {
-        let paging = self.paging();
-        let one_to_one = self.is_one_to_one() && !self.is_plain_count();
-        let selected = self.select(values, run)?;
-        let row = |(at, one): (u64, super::Selected)| {
-            let number = match paging {
-                Paging::Walk if one_to_one => one.number,
-                Paging::Sorted => one.number,
-                Paging::Walk | Paging::Whole => ItemNumber(at),
-            };
-            let key = one.keys.into_iter().next().filter(|_| paging == Paging::Sorted);
-            QueryRow { json: one.value.to_json(), key: key.map(SortKey), number }
-        };
-        Ok((0..).zip(selected).map(row).collect())
-    }
-}
-
-impl QueryRow {
-    fn sorted_by(&self) -> &SortKey {
-        self.key.as_ref().expect("sorted rows have keys")
-    }
-}
-
-/// The first rows of a sorted result, as many as fit one page.
-///
-/// Never more bytes than the page's and those of the row just added are held, however many rows go
-/// by.
-struct FirstRows {
-    /// The last of them is on top.
-    rows: BinaryHeap<Candidate>,
-    bytes: usize,
-    /// The first row that did not fit, without its text. What comes after it does not fit either,
-    /// however small it is: the page would have a gap.
-    end: Option<Candidate>,
-    limits: PageLimits,
-    descending: bool,
-}
-
-impl FirstRows {
-    fn new(limits: PageLimits, descending: bool) -> Self {
-        assert!(limits.rows > 0, "a page has room for a row");
-        Self { rows: BinaryHeap::new(), bytes: 0, end: None, limits, descending }
-    }
-
-    /// True if a row in this place would still be on the page.
-    fn reaches(&self, key: &SortKey, number: ItemNumber) -> bool {
-        self.end.as_ref().is_none_or(|end| {
-            compare_rows(key, number, end.key(), end.row.number, self.descending).is_lt()
-        })
-    }
-
-    fn add(&mut self, row: QueryRow) {
-        let row = Candidate::new(row, self.descending);
-        if !self.reaches(row.key(), row.row.number) {
-            return;
-        }
-        self.bytes += row.bytes;
-        self.rows.push(row);
-        while self.is_too_large() {
-            let mut last = self.rows.pop().expect("a page with one row is not too large");
-            self.bytes -= last.bytes;
-            last.row.json = Vec::new();
-            self.end = Some(last);
-        }
-    }
-
-    fn is_too_large(&self) -> bool {
-        let rows = self.rows.len();
-        rows > self.limits.rows || (self.bytes > self.limits.bytes && rows > 1)
-    }
-
-    /// The rows in order, and where the next page begins.
-    fn into_page(self) -> (Vec<QueryRow>, Option<Resume>) {
-        let more = self.end.is_some();
-        let rows: Vec<QueryRow> =
-            self.rows.into_sorted_vec().into_iter().map(|candidate| candidate.row).collect();
-        let next = rows.last().filter(|_| more).map(|last| {
-            let key = last.key.clone().expect("sorted rows have keys");
-            Resume::AfterRow(key, last.number)
-        });
-        (rows, next)
-    }
-}
-
-/// A row that can be compared, and its size.
-struct Candidate {
-    row: QueryRow,
-    bytes: usize,
-    descending: bool,
-}
-
-impl Candidate {
-    fn new(row: QueryRow, descending: bool) -> Self {
-        let bytes = row.json.len() + row.sorted_by().0.size();
-        Self { row, bytes, descending }
-    }
-
-    fn key(&self) -> &SortKey {
-        self.row.sorted_by()
-    }
-}
-
-impl PartialEq for Candidate {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for Candidate {}
-
-impl PartialOrd for Candidate {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Candidate {
-    fn cmp(&self, other: &Self) -> Ordering {
-        let (a, b) = (self.key(), other.key());
-        compare_rows(a, self.row.number, b, other.row.number, self.descending)
-    }
-}
-
-/// The order of a sorted result: by key, then by item number; DESC turns both round.
-pub fn compare_rows(
-    a: &SortKey,
-    a_number: ItemNumber,
-    b: &SortKey,
-    b_number: ItemNumber,
-    descending: bool,
-) -> Ordering {
-    let ascending = a.0.sort_compare(&b.0).then(a_number.cmp(&b_number));
-    if descending { ascending.reverse() } else { ascending }
-}
-
-fn sorted_page(
-    source: Source<'_>,
-    range: &KeyRange,
-    (query, order, run): (&CompiledQuery, &SortOrder, &Run),
-    scope: &Scope,
-    resume: Option<&Resume>,
-    limits: PageLimits,
-) -> Result<PageOutcome<Page>, Fault> {
-    let mut page = Page::empty();
-    let mut first = FirstRows::new(limits, order.descending);
-    for found in source.view.items(range) {
-        let (key, item) = found?;
-        match source.life(&item) {
-            Life::Dead => continue,
-            Life::InDoubt(expiry) => return Ok(PageOutcome::InDoubt(expiry)),
-            Life::Alive => {}
-        }
-        if !source.in_scope(&key, scope)? {
-            continue;
-        }
-        page.work.items_loaded += 1;
-        page.work.bytes_loaded += item.body.len() as u64;
-        let (value, number) = (source.read(query, &item)?, item.stamp.number);
-        query.for_each_row(&value, number, run, &mut |row| {
-            let Some(key) = query.sort_keys(row, run).and_then(|mut keys| keys.pop()) else {
-                return Continue(());
-            };
-            let key = SortKey(key);
-            let is_on_page =
-                is_behind(&key, number, order.descending, resume) && first.reaches(&key, number);
-            let json = match is_on_page {
-                false => None,
-                true if query.is_star() => Some(item.to_json(source.container)),
-                true => query.project(row, run).map(|row| row.to_json()),
-            };
-            if let Some(json) = json {
-                first.add(QueryRow { json, key: Some(key), number });
+            Sink::Sorted(first) => {
+                let Some(keys) = query.sort_keys(row, run) else { return };
+                let place = Place::of_row(keys, item.number, at, first.directions());
+                if query.distinct {
+                    if let Some(value) = query.project(row, run) {
+                        first.offer_distinct(place, &value);
+                    }
+                } else {
+                    first.offer(place, || item.show(query, row, run));
+                }
             }
-            Continue(())
-        });
-        if run.is_over() {
-            break;
+            Sink::Unique(first) => {
+                let Some(keys) = query.sort_keys(row, run) else { return };
+                let place = Place::of_row(keys, item.number, at, first.directions());
+                if let Some(value) = query.project(row, run) {
+                    first.offer(place, &value);
+                }
+            }
+            Sink::Keyed(first) => first.offer(row, run),
+            Sink::Sums(sums) => query.accumulate(sums, row, run),
         }
     }
-    (page.rows, page.next) = first.into_page();
-    page.work.rows = page.rows.len() as u64;
-    Ok(PageOutcome::Page(page))
-}
 
-/// True if a row comes after the place where the last page ended.
-fn is_behind(key: &SortKey, number: ItemNumber, descending: bool, resume: Option<&Resume>) -> bool {
-    match resume {
-        None | Some(Resume::AfterItem(_)) => true,
-        Some(Resume::AfterRow(after, after_number)) => {
-            compare_rows(key, number, after, *after_number, descending).is_gt()
+    fn into_harvest(self) -> (Harvest, Option<Resume>) {
+        match self {
+            Sink::Walk { rows, .. } => (Harvest::Rows(rows), None),
+            Sink::Sorted(first) => first.into_harvest(),
+            Sink::Unique(first) => (first.into_harvest(), None),
+            Sink::Keyed(first) => first.into_harvest(),
+            Sink::Sums(sums) => (Harvest::Sums(sums), None),
         }
     }
 }
 
-#[cfg(test)]
-mod tests;
+fn resume_at(key: &[u8], taken: Option<u64>) -> Result<Option<Resume>, Fault> {
+    if key.is_empty() {
+        return Ok(None);
+    }
+    let key = ItemKey::from_bytes(key).map_err(|error| Fault::corrupt("items", error))?;
+    Ok(Some(Resume::Item { key, taken }))
+}
+
+/// A path as indexing policies write it.
+pub(super) fn policy_path(names: &[String]) -> String {
+    let names: Vec<String> = names.iter().map(|name| format!("/{name}")).collect();
+    names.concat() + "/?"
+}

@@ -6,8 +6,9 @@
 //!    expressions; what comes out is a `compiled` query.
 //! 4. `evaluate` computes operations over rows of `value`s, where undefined is a value like any other,
 //!    within the budget of a `run`.
-//! 5. `execute` walks one partition's items, at one instant, a page at a time; `select` runs over
-//!    values at hand.
+//! 5. `execute` finds one partition's part of a `page`, all of it at one instant; `sinks` pick what
+//!    belongs on it. `merge` makes one page of what several partitions found.
+//! 6. `select` runs over values at hand, all at once.
 //!
 //! `docs/QUERY.md` tells the language; the scripts in `store/tests/scripts/query` show it.
 
@@ -16,18 +17,23 @@ pub mod ast;
 mod compile;
 mod compiled;
 mod computed;
+mod conditions;
+mod digest;
 mod error;
 mod evaluate;
 mod execute;
 pub mod functions;
 mod lexer;
 mod like;
+mod merge;
 mod needed;
 mod op;
+mod page;
 mod parameters;
 mod parser;
 mod run;
 mod select;
+mod sinks;
 mod value;
 
 pub use aggregate::Accumulators;
@@ -36,10 +42,17 @@ pub use compiled::{AGGREGATES_MAX, CompiledQuery, SortOrder, Window};
 pub use computed::{COMPUTED_PROPERTIES_MAX, ComputedProperties, InvalidComputed};
 pub use error::{QueryError, Span};
 pub use evaluate::Row;
-pub use execute::{
-    Page, PageLimits, Paging, QueryRow, Resume, Scope, SortKey, compare_rows, run_page,
+pub use execute::{Halt, Question, Signal, Source, run_page};
+pub use functions::Moment;
+pub use merge::{
+    Merged, Position, Progress, Walk, keyed as merge_keyed, rows_wanted, sorted as merge_sorted,
+    unique as merge_unique,
 };
 pub use needed::Needed;
+pub use page::{
+    Content, Course, Directions, EntryPlace, Harvest, Keyed, Page, PageLimits, Place, QueryRow,
+    Resume, Scope, SortKey,
+};
 pub use parameters::Parameters;
 pub use parser::parse;
 pub use run::{BUILT_BYTES_MAX, GATHERED_BYTES_MAX, OPERATIONS_MAX, Run};

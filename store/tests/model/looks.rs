@@ -5,13 +5,13 @@ use ephemeris_store::engine::Table;
 use ephemeris_store::partition::{PageOutcome, Partition};
 use ephemeris_store::partition_key::SlotRange;
 use ephemeris_store::query::{
-    CompiledQuery, ComputedProperties, Page, PageLimits, Parameters, QueryRow, Resume, Scope,
-    run_page,
+    CompiledQuery, ComputedProperties, Merged, PageLimits, Parameters, Position, Scope, Window,
 };
 use ephemeris_store::time::{Millis, Seconds};
 use ephemeris_store::ttl::Life;
 
 use crate::naive::{Model, Version};
+use crate::support::{Asking, NoPage};
 use crate::world::{World, serial};
 
 /// What is seen of one item, or of all.
@@ -82,32 +82,33 @@ pub(crate) fn feed(world: &World, partition: &Partition, hi: u64) -> Option<Vec<
 /// A query over all items, in pages of two rows, sorted by serial.
 pub(crate) fn query(world: &World, partition: &Partition, hi: u64) -> Option<Vec<Shown>> {
     let limits = PageLimits { rows: 2, bytes: usize::MAX, items: usize::MAX };
-    let rows = pages(world, partition, "SELECT * FROM c ORDER BY c.v", limits, hi)?.0;
-    Some(rows.iter().map(|row| row_of(&row.json)).collect())
+    let pages = pages(world, partition, "SELECT * FROM c ORDER BY c.v", limits, hi)?;
+    Some(pages.concat().iter().map(|row| row_of(row)).collect())
 }
 
 /// COUNT over all items.
 pub(crate) fn count(world: &World, partition: &Partition, hi: u64) -> Option<u64> {
     let limits = PageLimits { rows: 100, bytes: usize::MAX, items: 2 };
-    Some(pages(world, partition, "SELECT VALUE COUNT(1) FROM c", limits, hi)?.1)
+    let rows = pages(world, partition, "SELECT VALUE COUNT(1) FROM c", limits, hi)?.concat();
+    let [count] = rows.as_slice() else { panic!("one row counts all") };
+    Some(String::from_utf8_lossy(count).parse().expect("a count is a number"))
 }
 
+/// Every page of a query; none if in doubt.
 fn pages(
     world: &World,
     partition: &Partition,
     text: &str,
     limits: PageLimits,
     hi: u64,
-) -> Option<(Vec<QueryRow>, u64)> {
-    let mut resume = None;
-    let (mut rows, mut count) = (Vec::new(), 0);
+) -> Option<Vec<Vec<Vec<u8>>>> {
+    let (mut pages, mut at) = (Vec::new(), None);
     loop {
-        let page = page(world, partition, text, resume.as_ref(), limits, hi)?;
-        rows.extend(page.rows);
-        count += page.count;
-        match page.next {
-            None => return Some((rows, count)),
-            next => resume = next,
+        let Merged { rows, next } = page(world, partition, text, at, limits, hi)?;
+        pages.push(rows);
+        match next {
+            None => return Some(pages),
+            next => at = next,
         }
     }
 }
@@ -117,26 +118,20 @@ pub(crate) fn page(
     world: &World,
     partition: &Partition,
     text: &str,
-    resume: Option<&Resume>,
+    at: Option<(Position, Window)>,
     limits: PageLimits,
     hi: u64,
-) -> Option<Page> {
+) -> Option<Merged> {
+    let rules = &world.rules;
     let (parameters, computed) = (Parameters::default(), ComputedProperties::default());
-    let query = CompiledQuery::new(text, &parameters, world.rules.index(), &computed);
-    let outcome = run_page(
-        &partition.snapshot(),
-        SlotRange::ALL,
-        world.rules.key(),
-        partition.spec().container,
-        &query.expect("it compiles"),
-        &Scope::default(),
-        resume,
-        limits,
-        Millis(hi),
-    );
-    match outcome.expect("the engine in memory does not fail") {
-        PageOutcome::InDoubt(_) => None,
-        PageOutcome::Page(page) => Some(page),
+    let query = CompiledQuery::new(text, &parameters, rules.index(), &computed);
+    let query = query.expect("it compiles");
+    let (scope, hi) = (Scope::default(), Millis(hi));
+    let partitions = &[partition];
+    match (Asking { query: &query, partitions, rules, scope: &scope, limits, hi }).page(at) {
+        Ok(page) => Some(page),
+        Err(NoPage::InDoubt(_)) => None,
+        Err(NoPage::Halt(halt)) => panic!("{halt:?}"),
     }
 }
 

@@ -13,6 +13,8 @@ mod looks;
 mod naive;
 mod races;
 mod scenarios;
+#[path = "../support/query.rs"]
+mod support;
 mod world;
 
 use std::collections::BTreeSet;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use ephemeris_store::machine::{self, Machine as _};
 use ephemeris_store::partition::Partition;
-use ephemeris_store::query::PageLimits;
+use ephemeris_store::query::{Merged, PageLimits};
 use ephemeris_store::time::{ClockInterval, Millis};
 use proptest::prelude::*;
 
@@ -50,11 +50,12 @@ fn pages_around_an_expiry(
     behind: &[Act],
 ) -> (Vec<u64>, Vec<u64>) {
     let limits = PageLimits { rows, bytes: usize::MAX, items: usize::MAX };
-    let page = |world: &World, resume: Option<&_>, hi| {
-        let page = looks::page(world, &world.leader.partition, text, resume, limits, hi);
-        let page = page.expect("nothing is in doubt");
-        let serials = page.rows.iter().map(|row| looks::row_of(&row.json).0);
-        (serials.collect::<Vec<_>>(), page.next)
+    let page = |world: &World, at, hi| {
+        let Merged { rows, next } =
+            looks::page(world, &world.leader.partition, text, at, limits, hi)
+                .expect("nothing is in doubt");
+        let serials = rows.iter().map(|row| looks::row_of(row).0);
+        (serials.collect::<Vec<_>>(), next)
     };
     let (first, mut resume) = page(world, None, START);
     let expired = START + 5000;
@@ -63,7 +64,7 @@ fn pages_around_an_expiry(
     }
     let mut later = Vec::new();
     while let Some(place) = resume {
-        let (serials, next) = page(world, Some(&place), expired);
+        let (serials, next) = page(world, Some(place), expired);
         later.extend(serials);
         resume = next;
     }

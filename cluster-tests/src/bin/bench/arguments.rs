@@ -12,6 +12,7 @@ const EXPIRY_CONCURRENCY: [usize; 1] = [16];
 /// Items stored beforehand, unless the command line says how many.
 const READ_ITEMS: u32 = 10_000;
 const EXPIRY_ITEMS: u32 = 100_000;
+const QUERY_ITEMS: u32 = 1_000_000;
 /// Items that expire together are stored at least this fast, unless the command line gives time.
 const LOAD_ITEMS_PER_SECOND: u32 = 5000;
 
@@ -48,7 +49,7 @@ pub(crate) struct Arguments {
     /// What is done, one run for each.
     #[arg(long, value_delimiter = ',', default_values_t = Workload::USUAL)]
     pub(crate) workload: Vec<Workload>,
-    /// Items stored beforehand: 10000 for reads, 100000 for expiry.
+    /// Items stored beforehand: 10000 for reads, 100000 for expiry, 1000000 for queries.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) items: Option<u32>,
     /// Time to store the items that expire together, in seconds; 1 for 5000 items without it.
@@ -110,7 +111,12 @@ impl Arguments {
         self.items.unwrap_or(EXPIRY_ITEMS)
     }
 
-    /// Time to store those, in seconds.
+    /// Items that queries are asked about.
+    pub(crate) fn query_items(&self) -> u32 {
+        self.items.unwrap_or(QUERY_ITEMS)
+    }
+
+    /// Time to store those that expire, in seconds.
     pub(crate) fn load_seconds(&self) -> u64 {
         let needed = self.expiry_items().div_ceil(LOAD_ITEMS_PER_SECOND);
         self.load_seconds.unwrap_or(u64::from(needed))
@@ -136,6 +142,8 @@ pub(crate) enum Workload {
     Mixed,
     /// Items that all fall due in one second, while creates go on.
     Expiry,
+    /// Queries over many items, one query at a time.
+    Query,
 }
 
 impl Workload {
@@ -148,6 +156,7 @@ impl Workload {
             Workload::Read => "read",
             Workload::Mixed => "mixed",
             Workload::Expiry => "expiry",
+            Workload::Query => "query",
         }
     }
 
@@ -157,7 +166,7 @@ impl Workload {
             Workload::Create => Some(1.0),
             Workload::Read => Some(0.0),
             Workload::Mixed => Some(0.5),
-            Workload::Expiry => None,
+            Workload::Expiry | Workload::Query => None,
         }
     }
 }

@@ -4,13 +4,15 @@
 //! 2. Each workload runs at each concurrency for `--seconds`, then the same requests go to an echo
 //!    server: what HTTP alone costs on this machine.
 //! 3. Items that expire all at once, if wanted: `expiry`.
-//! 4. Each run tells operations a second, latencies, and what servers and generator have used;
+//! 4. Queries, if wanted: `query`.
+//! 5. Each run tells operations a second, latencies, and what servers and generator have used;
 //!    `others` says how many processors something else kept busy: near 0, or the run is void.
 
 mod arguments;
 mod echo;
 mod expiry;
 mod plan;
+mod query;
 mod report;
 mod servers;
 mod sources;
@@ -68,7 +70,11 @@ async fn bench(arguments: &Arguments) -> anyhow::Result<()> {
         runs.extend(found.runs);
         expiry = found.expiry;
     }
-    let report = report::Report { starts_ms: starts, runs, expiry };
+    let mut queries = Vec::new();
+    if arguments.workload.contains(&Workload::Query) {
+        queries = query::run(arguments).await?;
+    }
+    let report = report::Report { starts_ms: starts, runs, expiry, queries };
     println!("{report}");
     if let Some(file) = &arguments.json {
         std::fs::write(file, serde_json::to_vec_pretty(&report)?)?;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 
 use crate::expiry::Expiry;
+use crate::query::QueryCost;
 
 /// Whose run it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -109,6 +110,8 @@ pub(crate) struct Report {
     pub(crate) runs: Vec<Run>,
     /// Peaks of expiry; their runs are `steady` and `drain`.
     pub(crate) expiry: Vec<Expiry>,
+    /// What queries cost.
+    pub(crate) queries: Vec<QueryCost>,
 }
 
 impl Report {
@@ -157,6 +160,9 @@ impl fmt::Display for Report {
         }
         for expiry in &self.expiry {
             write!(f, "{expiry}")?;
+        }
+        if !self.queries.is_empty() {
+            QueryCost::write_table(&self.queries, f)?;
         }
         Ok(())
     }
@@ -228,7 +234,7 @@ pub(crate) mod tests {
         let runs = vec![run(Server::Ephemeris, 500.0, 40), run(Server::Echo, 2000.0, 10)];
         assert_eq!(runs[0].server_cpu_per_operation(), Some(40.0));
         assert_eq!(runs[0].generator_share(), Some(20.0));
-        let table = Report { starts_ms: vec![7], runs, expiry: Vec::new() }.to_string();
+        let table = Report { starts_ms: vec![7], runs, expiry: Vec::new(), queries: Vec::new() }.to_string();
         let line = table.lines().find(|line| line.starts_with("ephemeris")).unwrap();
         let cells: Vec<&str> = line.split_whitespace().collect();
         let expected = [
@@ -242,7 +248,7 @@ pub(crate) mod tests {
     fn servers_elsewhere_have_no_costs() {
         let run = Run { server_cpu: None, resident_bytes: None, ..run(Server::Ephemeris, 1.0, 1) };
         let table =
-            Report { starts_ms: Vec::new(), runs: vec![run], expiry: Vec::new() }.to_string();
+            Report { starts_ms: Vec::new(), runs: vec![run], expiry: Vec::new(), queries: Vec::new() }.to_string();
         let cells: Vec<&str> = table.lines().last().unwrap().split_whitespace().collect();
         assert_eq!(cells[6..], ["-", "-", "-", "-", "500", "0.500", "-", "-"], "{table}");
     }

@@ -21,6 +21,7 @@ use groups::Groups;
 use super::ast::{Expr, Query, Select};
 use super::compiled::CompiledQuery;
 use super::computed::ComputedProperties;
+use super::conditions;
 use super::error::{QueryError, Span};
 use super::functions::Moment;
 use super::needed::Needed;
@@ -106,7 +107,19 @@ pub(super) fn compile(
     let needed = Needed::by(&block, &order);
     let distinct = query.distinct.is_some();
     let has_source = !query.from.is_empty();
-    Ok(CompiledQuery { block, order, distinct, window, has_source, composes_aggregates, needed })
+    let (conditions, conditions_are_all) = conditions::of(query, setting.parameters);
+    Ok(CompiledQuery {
+        block,
+        order,
+        distinct,
+        window,
+        has_source,
+        conditions,
+        conditions_are_all,
+        selects_order: conditions::selects_order(query, setting.parameters),
+        composes_aggregates,
+        needed,
+    })
 }
 
 /// Compiles an expression over an item that goes by a name.

@@ -1,0 +1,175 @@
+//! Queries over a container of a given number of items of 1 KB, with everything indexed but two
+//! properties.
+//!
+//! Each query runs again and again, one at a time, next to point reads of the same items. What counts
+//! is the processor time of all nodes for one query, as a ratio of a point read's, and how many items
+//! a second of processor time passes.
+
+mod fill;
+mod outcome;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use ephemeris_cluster_tests::client::{AccountKey, Call, Client, Container};
+use ephemeris_cluster_tests::clock;
+use ephemeris_cluster_tests::load::ClosedLoop;
+use indicatif::ProgressBar;
+use serde_json::{Value, json};
+
+use crate::arguments::Arguments;
+use crate::servers::Servers;
+use crate::sources::read_request;
+use fill::Fill;
+pub(crate) use outcome::QueryCost;
+
+/// Runs of one query at most: it may be quick.
+const QUERIES_MAX: u32 = 2000;
+/// Pages of one query at most.
+const PAGES_MAX: usize = 100_000;
+
+/// A query, and what it passes over.
+struct Case {
+    name: &'static str,
+    text: String,
+    /// Pages are asked for until there is no more.
+    passes: Passes,
+}
+
+/// How many items a query passes over.
+#[derive(Clone, Copy)]
+enum Passes {
+    /// As many as it returns.
+    Few,
+    /// All there are.
+    All,
+}
+
+/// The queries. `n` is another number in each item, `group` one of a thousand; `plain` is the same as
+/// `group`, but is not indexed.
+fn cases(items: u32) -> Vec<Case> {
+    let case = |name, text: &str, passes| Case { name, text: text.to_string(), passes };
+    let equality = format!("SELECT * FROM c WHERE c.n = {}", items / 2);
+    vec![
+        case("equality", &equality, Passes::Few),
+        case("order by limit", "SELECT * FROM c ORDER BY c.n OFFSET 0 LIMIT 10", Passes::Few),
+        case("count all", "SELECT VALUE COUNT(1) FROM c", Passes::All),
+        case("count range", "SELECT VALUE COUNT(1) FROM c WHERE c.n >= 0", Passes::All),
+        case("scan", "SELECT VALUE c.id FROM c WHERE c.plain = -1", Passes::All),
+        case("group by", "SELECT c.group, COUNT(1) AS n FROM c GROUP BY c.group", Passes::All),
+        case("order by scan", "SELECT TOP 10 c.id FROM c WHERE c.plain >= 0 ORDER BY c.n DESC", Passes::Few),
+    ]
+}
+
+/// Fills a container and asks every query.
+pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<Vec<QueryCost>> {
+    let key = arguments.account_key();
+    let container = Container::new("bench", &format!("query-{:08x}", rand::random::<u32>()));
+    let excluded = ["/filler/?", "/plain/?"].map(|path| json!({ "path": path }));
+    let policy = json!({ "includedPaths": [{ "path": "/*" }], "excludedPaths": excluded });
+    let definition = json!({ "indexingPolicy": policy });
+    let servers = Servers::nodes(arguments, &key, &container, definition).await?;
+    let progress = ProgressBar::new_spinner();
+    let items = arguments.query_items();
+    let client = Client::new(format!("http://{}", servers.targets[0]), key.clone());
+    let begun = clock::monotonic();
+    Fill { container: container.clone(), items, progress: progress.clone() }.run(&client).await?;
+    let filled_in = begun.elapsed();
+    let bench = Bench { arguments, container, key, servers, client, progress };
+    let mut costs = vec![bench.point_reads().await];
+    for case in cases(items) {
+        bench.progress.set_message(case.name);
+        costs.push(bench.query(&case, items).await?);
+    }
+    bench.progress.finish_and_clear();
+    eprintln!("{items} items were stored in {:.1} s", filled_in.as_secs_f64());
+    Ok(costs)
+}
+
+struct Bench<'a> {
+    arguments: &'a Arguments,
+    container: Container,
+    key: AccountKey,
+    servers: Servers,
+    client: Client,
+    progress: ProgressBar,
+}
+
+impl Bench<'_> {
+    /// Point reads of one item, one at a time.
+    async fn point_reads(&self) -> QueryCost {
+        self.progress.set_message("point reads");
+        let target = self.servers.targets[0];
+        let (id, pk) = (fill::id(0), fill::key(0));
+        let request = read_request(target, &self.container, &self.key, &id, &pk);
+        let source: (SocketAddr, Again) = (target, Again(request));
+        let before = self.servers.read().await;
+        let measured = ClosedLoop::lasting(self.arguments.duration()).run(vec![source]).await;
+        let after = self.servers.read().await;
+        let count = measured.latencies.count();
+        QueryCost::new("point read", 1, count, measured.elapsed, before, after)
+    }
+
+    async fn query(&self, case: &Case, items: u32) -> anyhow::Result<QueryCost> {
+        // Once to warm up, and to see that it works.
+        let rows = self.all_pages(&case.text).await.with_context(|| case.text.clone())?;
+        let passed = match case.passes {
+            Passes::Few => rows,
+            Passes::All => u64::from(items),
+        };
+        let before = self.servers.read().await;
+        let begun = clock::monotonic();
+        let mut queries = 0;
+        while queries == 0 || (begun.elapsed() < self.arguments.duration() && queries < QUERIES_MAX) {
+            self.all_pages(&case.text).await?;
+            queries += 1;
+        }
+        let elapsed = begun.elapsed();
+        let after = self.servers.read().await;
+        Ok(QueryCost::new(case.name, passed, u64::from(queries), elapsed, before, after))
+    }
+
+    /// Asks for a query's pages until there is no more; how many rows there were.
+    async fn all_pages(&self, text: &str) -> anyhow::Result<u64> {
+        let body = json!({ "query": text, "parameters": [] }).to_string();
+        let (mut continuation, mut rows) = (None::<String>, 0);
+        for _ in 0..PAGES_MAX {
+            let mut call = Call::post(self.container.items(), body.clone())
+                .header("content-type", "application/query+json")
+                .header("x-ms-documentdb-isquery", "True")
+                .header("x-ms-documentdb-query-enablecrosspartition", "True")
+                .header("x-ms-max-item-count", "-1");
+            if let Some(token) = &continuation {
+                call = call.header("x-ms-continuation", token.as_str());
+            }
+            let answer = self.client.send(&call).await?;
+            if answer.status != 200 {
+                bail!("{}", answer.describe());
+            }
+            let page: Value = serde_json::from_slice(&answer.body)?;
+            rows += page["_count"].as_u64().unwrap_or(0);
+            continuation = answer.continuation().map(String::from);
+            if continuation.is_none() {
+                return Ok(rows);
+            }
+        }
+        bail!("the query has more than {PAGES_MAX} pages")
+    }
+}
+
+/// One request, again and again.
+struct Again(ephemeris_cluster_tests::load::Request);
+
+impl ephemeris_cluster_tests::load::Source for Again {
+    fn next(&mut self) -> (&[u8], u16) {
+        (self.0.bytes(), 200)
+    }
+}
+
+/// Items a query passes over in a second of processor time.
+fn per_core_second(items: u64, cpu: Duration) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "counts stay below 2^52")]
+    let items = items as f64;
+    items / cpu.as_secs_f64().max(f64::MIN_POSITIVE)
+}

@@ -1,0 +1,331 @@
+//! What a filter demands of single paths: the conditions that an index can answer.
+//!
+//! Every item the filter keeps has an entry in the ranges of each condition; the filter itself is
+//! still asked about every item found. So a condition may be wider than what it stands for, never
+//! narrower. Conditions are numbered in the order of the text: the same for every page and replica.
+
+use super::ast::{BinaryOp, Collection, Expr, ExprKind, Literal, Query, Select, UnaryOp};
+use super::like::LikePattern;
+use super::parameters::Parameters;
+use super::value::{Number, Value};
+
+/// Legs of one condition at most: with more of them a scan is as good.
+const LEGS_MAX: usize = 64;
+/// Ranges of one leg at most.
+const RANGES_MAX: usize = 1000;
+
+/// One step of an indexed path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A member of an object.
+    Member(String),
+    /// Every element of an array.
+    Elements,
+}
+
+/// Values of a path.
+#[derive(Clone, Debug)]
+pub enum ValueRange {
+    /// Equal to this.
+    Equal(Value),
+    /// Of the type of the bounds, and between them.
+    Between(Option<Bound>, Option<Bound>),
+    /// Text that starts so.
+    StartsWith(String),
+    /// Of the same type as this value.
+    TypeOf(Value),
+    /// Any value.
+    Defined,
+}
+
+/// One end of a range of values.
+#[derive(Clone, Debug)]
+pub struct Bound {
+    /// The value.
+    pub value: Value,
+    /// True if it belongs to the range.
+    pub is_inside: bool,
+}
+
+/// Ranges of one path.
+#[derive(Clone, Debug)]
+pub struct Leg {
+    /// The path, from the item.
+    pub path: Vec<Step>,
+    /// One of these holds the value; they may overlap.
+    pub ranges: Vec<ValueRange>,
+}
+
+/// What the filter demands: an entry in one of the legs.
+#[derive(Clone, Debug)]
+pub struct Condition {
+    /// One of these is followed by every item.
+    pub legs: Vec<Leg>,
+    /// True if the condition is met by nothing but what its ranges hold, so that entries can be
+    /// counted instead of items.
+    pub is_exact: bool,
+}
+
+impl Condition {
+    /// True if it asks for single values.
+    pub fn is_seek(&self) -> bool {
+        let mut ranges = self.legs.iter().flat_map(|leg| &leg.ranges);
+        ranges.all(|range| matches!(range, ValueRange::Equal(_)))
+    }
+
+    /// True if an item may have several entries in its ranges.
+    pub fn may_repeat(&self) -> bool {
+        let has_elements = |leg: &Leg| leg.path.contains(&Step::Elements);
+        self.legs.len() > 1 || self.legs.iter().any(has_elements)
+    }
+}
+
+/// The conditions of a query's filter, joined by AND, and whether they are all there is to it.
+pub(super) fn of(query: &Query, parameters: &Parameters) -> (Vec<Condition>, bool) {
+    let (Some(filter), Some(root)) = (&query.filter, root_of(query)) else {
+        return (Vec::new(), query.filter.is_none());
+    };
+    let reader = Reader { root, parameters };
+    let mut conjuncts = Vec::new();
+    flatten(filter, BinaryOp::And, &mut conjuncts);
+    let found: Vec<_> = conjuncts.iter().filter_map(|one| reader.condition(one)).collect();
+    let is_all = found.len() == conjuncts.len() && found.iter().all(|one| one.is_exact);
+    (found, is_all)
+}
+
+/// True if what a query is sorted by is part of what it selects, so that equal rows are neighbours.
+pub(super) fn selects_order(query: &Query, parameters: &Parameters) -> bool {
+    let Some(root) = root_of(query) else { return false };
+    let reader = Reader { root, parameters };
+    let selected: Vec<Option<Vec<Step>>> = match &query.select {
+        Select::Star(_) => return true,
+        Select::Value(expr) => vec![reader.path(expr)],
+        Select::List(items) => items.iter().map(|item| reader.path(&item.expr)).collect(),
+    };
+    let is_selected = |path: &Vec<Step>| selected.iter().flatten().any(|one| path.starts_with(one));
+    query.order_by.iter().all(|sort| reader.path(&sort.expr).as_ref().is_some_and(is_selected))
+}
+
+/// The name of the item, if the first source is the item itself.
+fn root_of(query: &Query) -> Option<&str> {
+    let source = query.from.first()?;
+    match &source.collection {
+        Collection::Path { root, steps } if steps.is_empty() && !source.iterates => {
+            Some(source.alias.as_ref().unwrap_or(root))
+        }
+        Collection::Path { .. } | Collection::Subquery(_) => None,
+    }
+}
+
+/// The operands of a chain of ANDs or ORs.
+fn flatten<'e>(expr: &'e Expr, operator: BinaryOp, operands: &mut Vec<&'e Expr>) {
+    let mut left = expr;
+    let mut right = Vec::new();
+    // Chains lean to the left and may be long: no recursion along them.
+    while let ExprKind::Binary(found, a, b) = &left.kind
+        && *found == operator
+    {
+        right.push(b.as_ref());
+        left = a;
+    }
+    operands.push(left);
+    for operand in right.into_iter().rev() {
+        match &operand.kind {
+            ExprKind::Binary(found, ..) if *found == operator => {
+                flatten(operand, operator, operands);
+            }
+            _ => operands.push(operand),
+        }
+    }
+}
+
+struct Reader<'q> {
+    root: &'q str,
+    parameters: &'q Parameters,
+}
+
+#[expect(clippy::wildcard_enum_match_arm, reason = "asks for some forms and passes all others by")]
+impl Reader<'_> {
+    fn condition(&self, expr: &Expr) -> Option<Condition> {
+        match &expr.kind {
+            ExprKind::Binary(BinaryOp::Or, ..) => self.any_of(expr),
+            ExprKind::Binary(operator, a, b) => self.comparison(*operator, a, b),
+            ExprKind::Between { value, low, high, negated: false } => {
+                let end = |expr: &Expr| {
+                    Some(Bound { value: self.constant(expr)?, is_inside: true })
+                };
+                self.leg(value, vec![between(Some(end(low)?), Some(end(high)?))?])
+            }
+            ExprKind::In { value, list, negated: false } if list.len() <= RANGES_MAX => {
+                let values = list.iter().map(|entry| self.constant(entry));
+                let values = values.collect::<Option<Vec<_>>>()?;
+                let defined = values.into_iter().filter(Value::is_defined);
+                self.leg(value, defined.map(ValueRange::Equal).collect())
+            }
+            ExprKind::Like { value, pattern, escape, negated: false } => {
+                let Value::Text(pattern) = self.constant(pattern)? else { return None };
+                let (prefix, rest) = LikePattern::new(&pattern, *escape).prefix();
+                let range = match rest {
+                    Some(false) => ValueRange::Equal(Value::Text(prefix)),
+                    Some(true) | None => ValueRange::StartsWith(prefix),
+                };
+                let mut found = self.leg(value, vec![range])?;
+                found.is_exact = rest.is_some();
+                Some(found)
+            }
+            ExprKind::Call { name, user_defined: false, args, .. } => self.call(name, args),
+            ExprKind::Member(..) | ExprKind::Index(..) => {
+                self.leg(expr, vec![ValueRange::Equal(Value::Bool(true))])
+            }
+            _ => None,
+        }
+    }
+
+    fn any_of(&self, expr: &Expr) -> Option<Condition> {
+        let mut branches = Vec::new();
+        flatten(expr, BinaryOp::Or, &mut branches);
+        let mut all = Condition { legs: Vec::new(), is_exact: true };
+        for branch in branches {
+            // Of a branch that is an AND any one condition will do.
+            let mut conjuncts = Vec::new();
+            flatten(branch, BinaryOp::And, &mut conjuncts);
+            let found: Vec<_> = conjuncts.iter().filter_map(|one| self.condition(one)).collect();
+            let is_whole = conjuncts.len() == 1;
+            let best = found.iter().find(|one| one.is_seek()).or(found.first())?;
+            all.is_exact &= is_whole && best.is_exact;
+            for leg in &best.legs {
+                match all.legs.iter_mut().find(|known| known.path == leg.path) {
+                    Some(known) => known.ranges.extend(leg.ranges.iter().cloned()),
+                    None => all.legs.push(leg.clone()),
+                }
+            }
+        }
+        let fits = all.legs.len() <= LEGS_MAX
+            && all.legs.iter().all(|leg| leg.ranges.len() <= RANGES_MAX);
+        // Entries of several paths are not items that can be counted.
+        all.is_exact &= all.legs.len() == 1;
+        fits.then_some(all)
+    }
+
+    fn comparison(&self, operator: BinaryOp, a: &Expr, b: &Expr) -> Option<Condition> {
+        let (path, value, operator) = match (self.constant(a), self.constant(b)) {
+            (None, Some(value)) => (a, value, operator),
+            (Some(value), None) => (b, value, mirrored(operator)),
+            _ => return None,
+        };
+        let range = match operator {
+            BinaryOp::Equal => vec![ValueRange::Equal(value)],
+            BinaryOp::NotEqual => vec![ValueRange::Defined],
+            BinaryOp::Less => vec![between(None, Some(Bound { value, is_inside: false }))?],
+            BinaryOp::LessOrEqual => vec![between(None, Some(Bound { value, is_inside: true }))?],
+            BinaryOp::Greater => vec![between(Some(Bound { value, is_inside: false }), None)?],
+            BinaryOp::GreaterOrEqual => {
+                vec![between(Some(Bound { value, is_inside: true }), None)?]
+            }
+            _ => return None,
+        };
+        let mut found = self.leg(path, range)?;
+        found.is_exact &= operator != BinaryOp::NotEqual;
+        Some(found)
+    }
+
+    fn call(&self, name: &str, args: &[Expr]) -> Option<Condition> {
+        let of_type = |value: Value| self.leg(args.first()?, vec![ValueRange::TypeOf(value)]);
+        match (name.to_ascii_uppercase().as_str(), args) {
+            ("IS_DEFINED", [path]) => self.leg(path, vec![ValueRange::Defined]),
+            ("IS_NULL", [_]) => of_type(Value::Null),
+            ("IS_BOOL", [_]) => of_type(Value::Bool(true)),
+            ("IS_NUMBER", [_]) => of_type(Value::Number(Number::Int(0))),
+            ("IS_STRING", [_]) => of_type(Value::Text(String::new())),
+            ("IS_ARRAY", [_]) => of_type(Value::Array(Vec::new())),
+            ("IS_OBJECT", [_]) => of_type(Value::Object(Vec::new())),
+            ("STARTSWITH", [path, prefix]) => match self.constant(prefix)? {
+                Value::Text(prefix) => self.leg(path, vec![ValueRange::StartsWith(prefix)]),
+                _ => None,
+            },
+            ("ARRAY_CONTAINS", [path, value]) => {
+                let value = self.constant(value).filter(is_scalar)?;
+                let mut steps = self.path(path)?;
+                steps.push(Step::Elements);
+                let leg = Leg { path: steps, ranges: vec![ValueRange::Equal(value)] };
+                Some(Condition { legs: vec![leg], is_exact: true })
+            }
+            _ => None,
+        }
+    }
+
+    fn leg(&self, path: &Expr, ranges: Vec<ValueRange>) -> Option<Condition> {
+        let path = self.path(path)?;
+        // The whole item is in no index.
+        (!path.is_empty())
+            .then(|| Condition { legs: vec![Leg { path, ranges }], is_exact: true })
+    }
+
+    /// The path an expression follows from the item.
+    fn path(&self, expr: &Expr) -> Option<Vec<Step>> {
+        match &expr.kind {
+            ExprKind::Name(name) if name == self.root => Some(Vec::new()),
+            ExprKind::Member(inner, name) => {
+                let mut path = self.path(inner)?;
+                path.push(Step::Member(name.clone()));
+                Some(path)
+            }
+            ExprKind::Index(inner, index) => {
+                let mut path = self.path(inner)?;
+                match self.constant(index)? {
+                    Value::Text(name) => path.push(Step::Member(name)),
+                    _ => return None,
+                }
+                Some(path)
+            }
+            _ => None,
+        }
+    }
+
+    /// The value of an expression without names and functions.
+    fn constant(&self, expr: &Expr) -> Option<Value> {
+        match &expr.kind {
+            ExprKind::Literal(literal) => Some(match literal {
+                Literal::Undefined => Value::Undefined,
+                Literal::Null => Value::Null,
+                Literal::Bool(truth) => Value::Bool(*truth),
+                Literal::Int(number) => Value::Number(Number::Int(*number)),
+                Literal::Float(number) => Value::float(*number),
+                Literal::Text(text) => Value::Text(text.clone()),
+            }),
+            ExprKind::Parameter(name) => self.parameters.get(name, expr.span).ok().cloned(),
+            ExprKind::Unary(UnaryOp::Minus, operand) => match self.constant(operand)? {
+                Value::Number(Number::Int(number)) => {
+                    number.checked_neg().map(|number| Value::Number(Number::Int(number)))
+                }
+                Value::Number(Number::Float(number)) => Some(Value::float(-number)),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}
+
+/// A range between values of one type; none if no order is defined there.
+fn between(low: Option<Bound>, high: Option<Bound>) -> Option<ValueRange> {
+    let rank_of = |bound: &Option<Bound>| bound.as_ref().map(|bound| bound.value.rank());
+    let (low_rank, high_rank) = (rank_of(&low), rank_of(&high));
+    let rank = low_rank.or(high_rank)?;
+    let is_ordered = (1..=4).contains(&rank) && high_rank.is_none_or(|other| other == rank);
+    is_ordered.then_some(ValueRange::Between(low, high))
+}
+
+fn is_scalar(value: &Value) -> bool {
+    (1..=4).contains(&value.rank())
+}
+
+/// The comparison with its sides exchanged.
+fn mirrored(operator: BinaryOp) -> BinaryOp {
+    match operator {
+        BinaryOp::Less => BinaryOp::Greater,
+        BinaryOp::LessOrEqual => BinaryOp::GreaterOrEqual,
+        BinaryOp::Greater => BinaryOp::Less,
+        BinaryOp::GreaterOrEqual => BinaryOp::LessOrEqual,
+        other => other,
+    }
+}

@@ -1,0 +1,346 @@
+//! Makes one page out of what partitions found, and says where the next page begins.
+//!
+//! A sorted or keyed result takes from each partition its next rows, and of these as many as are
+//! surely in order: nothing that comes after the last row of a partition that has more. A walk takes
+//! partitions one after the other, in the order of the hash space, and sums are added up in that
+//! order too. So a page asks each partition at most once and sees each at one instant.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use super::aggregate::Accumulators;
+use super::compiled::{CompiledQuery, Window};
+use super::page::{Content, Course, Harvest, Keyed, Page, PageLimits, Place, QueryRow, Resume};
+use super::run::Run;
+use super::value::Value;
+use crate::partition_key::SlotRange;
+use crate::time::Millis;
+
+/// Where a result is gone on with: what a continuation token holds.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Progress {
+    /// The place.
+    pub at: Position,
+    /// What is left of TOP, OFFSET and LIMIT.
+    pub left: Window,
+    /// The instant of the first page.
+    pub first: Millis,
+}
+
+/// A place in a result over several partitions.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Position {
+    /// A walk, at the beginning of a slot or somewhere in the partition that holds it.
+    Walk {
+        /// The slot.
+        slot: u16,
+        /// Where in the partition.
+        within: Option<Resume>,
+        /// What was added up before.
+        sums: Option<Accumulators>,
+    },
+    /// Behind this place of a sorted result, in every partition.
+    Behind(Place),
+    /// At this place of a sorted result.
+    From(Place),
+    /// Behind this digest, in every partition.
+    Digest(u128),
+}
+
+/// A page of the whole result.
+#[derive(Clone, Debug)]
+pub struct Merged {
+    /// Its rows, as JSON.
+    pub rows: Vec<Vec<u8>>,
+    /// Where the next page begins, and what is left of the window; none if there is no more.
+    pub next: Option<(Position, Window)>,
+}
+
+/// Lets through what the window and the page have room for.
+struct Gate {
+    rows: Vec<Vec<u8>>,
+    left: Window,
+    limit: usize,
+}
+
+impl Gate {
+    fn new(left: Window, limit: usize) -> Self {
+        assert!(limit > 0, "a page has room for a row");
+        Self { rows: Vec::new(), left, limit }
+    }
+
+    /// True once nothing more may pass, on this page or any other.
+    fn is_closed(&self) -> bool {
+        self.left.take == Some(0)
+    }
+
+    fn is_full(&self) -> bool {
+        self.rows.len() >= self.limit || self.is_closed()
+    }
+
+    fn pass(&mut self, row: Vec<u8>) {
+        assert!(!self.is_full(), "callers ask before");
+        if self.left.skip > 0 {
+            self.left.skip -= 1;
+            return;
+        }
+        if let Some(take) = &mut self.left.take {
+            *take -= 1;
+        }
+        self.rows.push(row);
+    }
+
+    fn close(self, next: Option<Position>) -> Merged {
+        let next = if self.is_closed() { None } else { next };
+        Merged { rows: self.rows, next: next.map(|position| (position, self.left)) }
+    }
+}
+
+/// How many rows a partition has to send so that a page of `limit` rows can be full.
+///
+/// With an OFFSET some of them are only counted; `most` bounds them, and then a page may be empty.
+pub fn rows_wanted(left: Window, limit: usize, most: usize) -> usize {
+    let skip = usize::try_from(left.skip).unwrap_or(usize::MAX);
+    let take = left.take.map_or(usize::MAX, |take| usize::try_from(take).unwrap_or(usize::MAX));
+    limit.min(take).saturating_add(skip).min(most.max(limit)).max(1)
+}
+
+/// Merges the partitions' next rows of a sorted result.
+pub fn sorted(query: &CompiledQuery, pages: Vec<Page>, left: Window, limit: usize) -> Merged {
+    let directions = query.directions();
+    let compare = |a: &Place, b: &Place| a.compare(b, &directions);
+    let mut rows: Vec<(Place, Vec<u8>)> = Vec::new();
+    let mut sure: Option<Place> = None;
+    for page in pages {
+        let end = page.next.map(|next| match next {
+            Resume::Behind(place) => place,
+            Resume::Item { .. } | Resume::Entry(_) | Resume::From(_) | Resume::Digest(_) => {
+                panic!("a sorted page ends at a place")
+            }
+        });
+        if let Some(end) = end
+            && sure.as_ref().is_none_or(|sure| compare(&end, sure).is_lt())
+        {
+            sure = Some(end);
+        }
+        rows.extend(placed(page.harvest));
+    }
+    rows.sort_by(|(a, _), (b, _)| compare(a, b));
+    if query.distinct {
+        rows.dedup_by(|(a, _), (b, _)| compare(a, b).is_eq());
+    }
+    let is_sure = |place: &Place| sure.as_ref().is_none_or(|sure| compare(place, sure).is_le());
+    let available = rows.len();
+    let (mut gate, mut taken, mut last) = (Gate::new(left, limit), 0, None);
+    for (place, json) in rows {
+        if gate.is_full() || !is_sure(&place) {
+            break;
+        }
+        gate.pass(json);
+        (taken, last) = (taken + 1, Some(place));
+    }
+    // Nothing was taken of a page that has more only if all its rows fell away: go on behind them.
+    let last = if gate.is_full() { last } else { sure.clone().or(last) };
+    let has_more = sure.is_some() || taken < available;
+    gate.close(last.filter(|_| has_more).map(Position::Behind))
+}
+
+fn placed(harvest: Harvest) -> impl Iterator<Item = (Place, Vec<u8>)> {
+    let Harvest::Rows(rows) = harvest else { panic!("a sorted page has rows") };
+    rows.into_iter().map(|QueryRow { json, place }| (place.expect("sorted rows have places"), json))
+}
+
+/// Merges all rows of all partitions, of equal ones the first, and takes those behind a place.
+pub fn unique(
+    query: &CompiledQuery,
+    pages: Vec<Page>,
+    after: Option<&Place>,
+    left: Window,
+    limit: usize,
+) -> Merged {
+    let directions = query.directions();
+    let mut rows: Vec<(Place, Vec<u8>)> =
+        pages.into_iter().flat_map(|page| placed(page.harvest)).collect();
+    rows.sort_by(|(a, _), (b, _)| a.compare(b, &directions));
+    let mut seen = BTreeSet::new();
+    rows.retain(|(place, _)| seen.insert(place.tie));
+    rows.retain(|(place, _)| after.is_none_or(|after| place.compare(after, &directions).is_gt()));
+    let available = rows.len();
+    let (mut gate, mut taken, mut last) = (Gate::new(left, limit), 0, None);
+    for (place, json) in rows {
+        if gate.is_full() {
+            break;
+        }
+        gate.pass(json);
+        (taken, last) = (taken + 1, Some(place));
+    }
+    gate.close(last.filter(|_| taken < available).map(Position::Behind))
+}
+
+/// Merges the partitions' next rows or groups by digest. A result that fits the first page comes in
+/// the order in which it was found.
+pub fn keyed(
+    query: &CompiledQuery,
+    pages: Vec<Page>,
+    after: Option<u128>,
+    left: Window,
+    limit: usize,
+    run: &Run,
+) -> Merged {
+    let mut all: Vec<(usize, Keyed)> = Vec::new();
+    let mut sure: Option<u128> = None;
+    for page in pages {
+        if let Some(Resume::Digest(end)) = page.next {
+            sure = Some(sure.map_or(end, |sure| sure.min(end)));
+        }
+        let Harvest::Keyed(found) = page.harvest else { panic!("a keyed page has digests") };
+        let numbered = found.into_iter().enumerate();
+        let known = all.len();
+        all.extend(numbered.map(|(at, one)| (known + at, one)));
+    }
+    all.sort_by_key(|(found, one)| (one.digest, *found));
+    let mut merged: Vec<(usize, Keyed)> = Vec::with_capacity(all.len());
+    for (found, one) in all {
+        match merged.last_mut() {
+            Some((_, last)) if last.digest == one.digest => last.content.merge(one.content),
+            _ => merged.push((found, one)),
+        }
+    }
+    let available = merged.len();
+    let is_whole = after.is_none() && sure.is_none() && available <= limit;
+    if is_whole {
+        merged.sort_by_key(|(found, _)| *found);
+    }
+    let (mut gate, mut taken, mut last) = (Gate::new(left, limit), 0, None);
+    for (_, one) in merged {
+        if gate.is_full() || sure.is_some_and(|sure| one.digest > sure) {
+            break;
+        }
+        if let Some(row) = one.content.finish(query, run) {
+            gate.pass(row);
+        }
+        (taken, last) = (taken + 1, Some(one.digest));
+    }
+    let last = if gate.is_full() { last } else { sure.or(last) };
+    let has_more = sure.is_some() || taken < available;
+    gate.close(last.filter(|_| has_more).map(Position::Digest))
+}
+
+impl Content {
+    fn merge(&mut self, other: Content) {
+        match (self, other) {
+            (Content::Row(_), Content::Row(_)) => {}
+            (Content::Group(_, sums), Content::Group(_, more)) => sums.merge(more),
+            (Content::Row(_), Content::Group(..)) | (Content::Group(..), Content::Row(_)) => {
+                panic!("one query has rows or groups")
+            }
+        }
+    }
+
+    fn finish(self, query: &CompiledQuery, run: &Run) -> Option<Vec<u8>> {
+        match self {
+            Content::Row(json) => Some(json),
+            Content::Group(key, sums) => {
+                let key: Vec<Value> = key.into_iter().map(|key| key.0).collect();
+                query.finish(&key, &sums, run).map(|row| row.to_json())
+            }
+        }
+    }
+}
+
+/// A page that walks through partitions in the order of the hash space.
+pub struct Walk<'q> {
+    query: &'q CompiledQuery,
+    gate: Gate,
+    bytes_left: usize,
+    items_left: usize,
+    sums: Option<Accumulators>,
+    slot: u16,
+    within: Option<Resume>,
+}
+
+impl<'q> Walk<'q> {
+    /// Begins a page at a position.
+    pub fn new(
+        query: &'q CompiledQuery,
+        position: Option<Position>,
+        left: Window,
+        limits: PageLimits,
+    ) -> Self {
+        let (slot, within, sums) = match position {
+            Some(Position::Walk { slot, within, sums }) => (slot, within, sums),
+            None | Some(Position::Behind(_) | Position::From(_) | Position::Digest(_)) => {
+                (0, None, None)
+            }
+        };
+        let adds_up = query.course() == Course::Sums;
+        let sums = sums.or_else(|| adds_up.then(|| query.accumulators()));
+        let (bytes_left, items_left) = (limits.bytes, limits.items);
+        let gate = Gate::new(left, limits.rows);
+        Self { query, gate, bytes_left, items_left, sums, slot, within }
+    }
+
+    /// True if a partition with these slots is still to be asked.
+    pub fn awaits(&self, slots: SlotRange) -> bool {
+        slots.end > self.slot
+    }
+
+    /// Where a partition with these slots is to begin.
+    pub fn resume(&self, slots: SlotRange) -> Option<Resume> {
+        self.within.clone().filter(|_| (slots.start..slots.end).contains(&self.slot))
+    }
+
+    /// How much the next partition may send.
+    pub fn limits(&self, most: usize) -> PageLimits {
+        let room = self.gate.limit - self.gate.rows.len();
+        PageLimits {
+            rows: rows_wanted(self.gate.left, room, most),
+            bytes: self.bytes_left.max(1),
+            items: self.items_left.max(1),
+        }
+    }
+
+    /// Takes up what the next partition found. True if the page ends here.
+    pub fn take(&mut self, slots: SlotRange, page: Page) -> bool {
+        let items = usize::try_from(page.work.items_loaded).unwrap_or(usize::MAX);
+        self.items_left = self.items_left.saturating_sub(items);
+        match (page.harvest, &mut self.sums) {
+            (Harvest::Rows(rows), None) => {
+                for row in rows {
+                    self.bytes_left = self.bytes_left.saturating_sub(row.json.len());
+                    if !self.gate.is_full() {
+                        self.gate.pass(row.json);
+                    }
+                }
+            }
+            (Harvest::Sums(more), Some(sums)) => sums.merge(more),
+            _ => panic!("a walk has rows, or sums if it adds up"),
+        }
+        (self.slot, self.within) = match page.next {
+            Some(next) => (slots.start.max(self.slot), Some(next)),
+            None => (slots.end, None),
+        };
+        self.within.is_some() || self.gate.is_full() || self.bytes_left == 0 || self.items_left == 0
+    }
+
+    /// True if nothing was taken up yet.
+    pub fn is_at_start(&self, slots: SlotRange) -> bool {
+        self.slot <= slots.start && self.within.is_none()
+    }
+
+    /// The page; `last` are the last slots there are.
+    pub fn end(self, last: SlotRange, run: &Run) -> Merged {
+        let Self { query, mut gate, sums, slot, within, .. } = self;
+        if within.is_some() || slot < last.end {
+            return gate.close(Some(Position::Walk { slot, within, sums }));
+        }
+        if let Some(sums) = sums
+            && let Some(row) = query.finish(&[], &sums, run)
+            && !gate.is_closed()
+        {
+            gate.pass(row.to_json());
+        }
+        gate.close(None)
+    }
+}

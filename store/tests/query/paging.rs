@@ -1,0 +1,147 @@
+//! Pages of results: together they are the whole result, and each is as small as was asked.
+
+use ephemeris_store::query::{Course, PageLimits};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use crate::world::{EVERYTHING, World};
+
+/// A partition with an item for each `v`, `fill` bytes of filling in each.
+fn filled(items: &[(Value, usize)]) -> World {
+    let item = |(v, fill): &(Value, usize)| json!({ "v": v, "fill": "x".repeat(*fill) });
+    World::new(&json!({}), &items.iter().map(item).collect::<Vec<_>>(), 1)
+}
+
+fn sizes(pages: &[Vec<String>]) -> Vec<usize> {
+    pages.iter().map(Vec::len).collect()
+}
+
+#[test]
+fn a_page_counts_what_it_is_sorted_by() {
+    let items: Vec<_> = (0..6).map(|at| (format!("{at}{}", "k".repeat(980)).into(), 0)).collect();
+    let limits = PageLimits { rows: 100, bytes: 2500, items: 100 };
+    let pages = filled(&items).pages("SELECT VALUE 1 FROM c ORDER BY c.v", limits);
+    assert_eq!(sizes(&pages), [2, 2, 2]);
+}
+
+#[test]
+fn a_row_larger_than_a_page_has_a_page_of_its_own() {
+    let items = [(1.into(), 10), (2.into(), 5000), (3.into(), 10), (4.into(), 10)];
+    let limits = PageLimits { rows: 100, bytes: 1000, items: 100 };
+    let pages = filled(&items).pages("SELECT c.fill FROM c ORDER BY c.v", limits);
+    assert_eq!(sizes(&pages), [1, 1, 2]);
+}
+
+/// A large row that does not fit must hold back the small ones that come after it.
+#[test]
+fn pages_have_no_gaps() {
+    let items = [(1.into(), 10), (5.into(), 10), (3.into(), 900), (4.into(), 10)];
+    let limits = PageLimits { rows: 100, bytes: 500, items: 100 };
+    let pages = filled(&items).pages("SELECT c.v, c.fill FROM c ORDER BY c.v", limits);
+    let starts: Vec<String> = pages.concat().iter().map(|row| row[..6].to_string()).collect();
+    assert_eq!(starts.concat(), r#"{"v":1{"v":3{"v":4{"v":5"#);
+}
+
+#[test]
+fn a_page_may_end_among_the_rows_of_an_item() {
+    let items = [json!({ "t": [1, 2, 3, 4, 5] }), json!({ "t": [6] }), json!({ "t": [] })];
+    let world = World::new(&json!({}), &items, 1);
+    let text = "SELECT VALUE t FROM c JOIN t IN c.t";
+    let limits = PageLimits { rows: 2, ..EVERYTHING };
+    let mut rows = world.pages(text, limits).concat();
+    rows.sort();
+    assert_eq!(rows, ["1", "2", "3", "4", "5", "6"]);
+}
+
+/// Queries of every course.
+pub(crate) const QUERIES: [&str; 24] = [
+    "SELECT * FROM c",
+    "SELECT VALUE c.v FROM c WHERE c.v > 1",
+    "SELECT VALUE [c.id, t] FROM c JOIN t IN c.t",
+    "SELECT c.id, t FROM c JOIN t IN c.t WHERE t != c.v ORDER BY c.v DESC",
+    "SELECT * FROM c ORDER BY c.v",
+    "SELECT VALUE c.id FROM c ORDER BY c.v DESC",
+    "SELECT VALUE c.missing FROM c ORDER BY c.v",
+    "SELECT DISTINCT c.v FROM c",
+    "SELECT DISTINCT VALUE c.v FROM c",
+    "SELECT DISTINCT VALUE c.v FROM c ORDER BY c.v",
+    "SELECT DISTINCT VALUE c.v FROM c ORDER BY c.v DESC",
+    "SELECT c.v, COUNT(1) AS n, MIN(c.id) AS least FROM c GROUP BY c.v",
+    "SELECT VALUE {v: c.v, n: COUNT(t)} FROM c JOIN t IN c.t GROUP BY c.v",
+    "SELECT VALUE COUNT(1) FROM c",
+    "SELECT COUNT(c.w) AS n, SUM(c.v) AS s, AVG(c.v) AS a, MIN(c.v) AS l, MAX(c.id) AS h FROM c",
+    "SELECT VALUE MAX(c.missing) FROM c",
+    "SELECT TOP 3 VALUE c.v FROM c ORDER BY c.v",
+    "SELECT VALUE c.v FROM c ORDER BY c.v OFFSET 2 LIMIT 4",
+    "SELECT DISTINCT VALUE c.v FROM c ORDER BY c.v OFFSET 1 LIMIT 2",
+    "SELECT DISTINCT VALUE c.w FROM c ORDER BY c.v",
+    "SELECT DISTINCT c.w FROM c ORDER BY c.v DESC OFFSET 1 LIMIT 1",
+    "SELECT TOP 0 * FROM c",
+    "SELECT VALUE 1",
+    "SELECT VALUE COUNT(1) FROM c JOIN t IN c.t WHERE c.v < 3",
+];
+
+proptest! {
+    #[test]
+    fn small_pages_make_up_the_one_large_page(
+        items in prop::collection::vec(item(), 0..25),
+        query in prop::sample::select(&QUERIES[..]),
+        partitions in 1_u16..4,
+        rows in 1_usize..6,
+        bytes in 1_usize..700,
+        looks in 1_usize..4,
+    ) {
+        let world = World::new(&json!({}), &items, partitions);
+        let whole = world.pages(query, EVERYTHING);
+        prop_assert_eq!(whole.len(), 1);
+        let small = world.pages(query, PageLimits { rows, bytes, items: looks });
+        for page in &small {
+            prop_assert!(page.len() <= rows);
+        }
+        let (mut small, mut whole) = (small.concat(), whole.concat());
+        if world.compile(query).course() == Course::Keyed {
+            // What nobody sorted comes in the order of digests, unless one page holds it all.
+            small.sort();
+            whole.sort();
+        }
+        prop_assert_eq!(small, whole, "{}", query);
+    }
+
+    #[test]
+    fn a_page_holds_no_more_bytes_than_it_may(
+        items in prop::collection::vec((0_u8..4, 0_usize..300), 0..25),
+        bytes in 1_usize..700,
+    ) {
+        let items: Vec<_> = items.into_iter().map(|(v, fill)| (v.into(), fill)).collect();
+        let limits = PageLimits { bytes, ..EVERYTHING };
+        for page in filled(&items).pages("SELECT * FROM c ORDER BY c.v", limits) {
+            let sent: usize = page.iter().map(String::len).sum();
+            prop_assert!(sent <= bytes || page.len() == 1);
+        }
+    }
+}
+
+/// An item with few different values, so that many are equal.
+pub(crate) fn item() -> impl Strategy<Value = Value> {
+    let v = prop_oneof![
+        6 => (0_i64..5).prop_map(Value::from),
+        1 => Just(json!(1.5)),
+        1 => Just(json!("one")),
+        1 => Just(json!(null)),
+        1 => Just(json!(true)),
+        1 => Just(json!([1])),
+        1 => Just(json!({ "a": 1 })),
+    ];
+    let tags = prop::collection::vec(0_u8..4, 0..4);
+    (prop::option::weighted(0.9, v), prop::option::of(0_u8..3), prop::option::of(tags)).prop_map(
+        |(v, w, t)| {
+            let mut item = json!({});
+            for (name, value) in [("v", v), ("w", w.map(Value::from)), ("t", t.map(Value::from))] {
+                if let Some(value) = value {
+                    item[name] = value;
+                }
+            }
+            item
+        },
+    )
+}

@@ -1,0 +1,103 @@
+//! Partitions with items in them, and queries over all of them.
+
+use std::sync::Arc;
+
+use ephemeris_store::codec;
+use ephemeris_store::command::{Action, Command, ItemWrite, Precondition, Proposal};
+use ephemeris_store::document::DocumentRules;
+use ephemeris_store::engine::MemoryEngine;
+use ephemeris_store::ids::{ContainerNumber, DatabaseNumber, GroupId, ItemId};
+use ephemeris_store::indexing::{self, IndexRules};
+use ephemeris_store::item::ItemKey;
+use ephemeris_store::machine::{Entry, LogId, Machine as _};
+use ephemeris_store::partition::{Partition, PartitionSpec};
+use ephemeris_store::partition_key::{KeyDefinition, KeyKind, SlotRange};
+use ephemeris_store::query::{
+    CompiledQuery, ComputedProperties, PageLimits, Parameters, Scope,
+};
+use ephemeris_store::time::{ClockInterval, Millis};
+use serde_json::Value;
+
+use crate::support::Asking;
+
+const CONTAINER: ContainerNumber = ContainerNumber { database: DatabaseNumber(1), number: 1 };
+
+/// A page without limits.
+pub(crate) const EVERYTHING: PageLimits =
+    PageLimits { rows: usize::MAX, bytes: usize::MAX, items: usize::MAX };
+
+/// A container cut into partitions.
+pub(crate) struct World {
+    pub(crate) rules: DocumentRules,
+    pub(crate) partitions: Vec<Partition>,
+}
+
+impl World {
+    /// A container with this indexing policy, these items, and so many partitions.
+    pub(crate) fn new(policy: &Value, items: &[Value], partitions: u16) -> Self {
+        let key = KeyDefinition { kind: KeyKind::HashV2, paths: vec![vec!["pk".into()]] };
+        let policy = indexing::complete(Some(policy)).expect("a valid policy");
+        let rules = DocumentRules::new(key, IndexRules::new(&policy).expect("it compiles"));
+        let open = |(slots, group): (SlotRange, u64)| {
+            let spec = PartitionSpec { group: GroupId(group), container: CONTAINER, slots };
+            Partition::open(Arc::new(MemoryEngine::new()), spec).expect("memory opens")
+        };
+        let slots = SlotRange::split_all(partitions).into_iter().zip(1..);
+        let world = Self { rules, partitions: slots.map(open).collect() };
+        for partition in &world.partitions {
+            world.fill(partition, items);
+        }
+        world
+    }
+
+    fn fill(&self, partition: &Partition, items: &[Value]) {
+        let write = |(at, item): (usize, &Value)| {
+            let mut item = item.clone();
+            item["id"] = format!("i{at}").into();
+            if item.get("pk").is_none() {
+                item["pk"] = at.into();
+            }
+            let parsed = self.rules.parse(item.to_string().as_bytes()).expect("an item");
+            let id = ItemId::try_from(format!("i{at}")).expect("an id");
+            let key = ItemKey::new(&self.rules.key().place(&parsed.key), &parsed.key, &id);
+            let action = Action::Upsert(parsed.document);
+            ItemWrite { key, precondition: Precondition::None, action }
+        };
+        let slots = partition.spec().slots;
+        let writes = items.iter().enumerate().map(write);
+        let command = Command::Write(writes.filter(|one| slots.contains(one.key.slot())).collect());
+        let now = ClockInterval::exact(Millis(1000));
+        let bytes = codec::encode(&Proposal { now, vouchers: None, command });
+        let position = LogId { term: 1, index: 0 };
+        partition.apply(position, Entry::Command(&bytes)).expect("memory does not fail");
+    }
+
+    /// Compiles a query.
+    pub(crate) fn compile(&self, text: &str) -> CompiledQuery {
+        let (parameters, computed) = (Parameters::default(), ComputedProperties::default());
+        let compiled = CompiledQuery::new(text, &parameters, self.rules.index(), &computed);
+        compiled.unwrap_or_else(|error| panic!("{text}: {}", error.to_message()))
+    }
+
+    /// The pages of a query, as text.
+    pub(crate) fn pages(&self, text: &str, limits: PageLimits) -> Vec<Vec<String>> {
+        let (query, scope) = (self.compile(text), Scope::default());
+        let partitions: Vec<&Partition> = self.partitions.iter().collect();
+        let asking = Asking {
+            query: &query,
+            partitions: &partitions,
+            rules: &self.rules,
+            scope: &scope,
+            limits,
+            hi: Millis(1000),
+        };
+        let text = |row: Vec<u8>| String::from_utf8(row).expect("rows are JSON");
+        let pages = asking.pages().expect("nothing here expires");
+        pages.into_iter().map(|page| page.into_iter().map(text).collect()).collect()
+    }
+
+    /// All rows of a query.
+    pub(crate) fn rows(&self, text: &str) -> Vec<String> {
+        self.pages(text, EVERYTHING).concat()
+    }
+}

@@ -1,0 +1,125 @@
+//! Asks partitions for a query's pages, as the gateway does, but in one thread.
+
+use ephemeris_store::document::DocumentRules;
+use ephemeris_store::partition::{PageOutcome, Partition};
+use ephemeris_store::partition_key::SlotRange;
+use ephemeris_store::query::{
+    CompiledQuery, Course, Halt, Merged, Moment, Page, PageLimits, Position, Question, Resume, Run,
+    Scope, Signal, Source, Walk, Window, merge_keyed, merge_sorted, merge_unique,
+    rows_wanted, run_page,
+};
+use ephemeris_store::time::{Millis, Seconds};
+
+/// A query over partitions, in the order of the hash space, at one instant.
+pub struct Asking<'a> {
+    pub query: &'a CompiledQuery,
+    pub partitions: &'a [&'a Partition],
+    pub rules: &'a DocumentRules,
+    pub scope: &'a Scope,
+    pub limits: PageLimits,
+    pub hi: Millis,
+}
+
+/// Why there is no page.
+#[derive(Debug)]
+pub enum NoPage {
+    InDoubt(Seconds),
+    Halt(Halt),
+}
+
+impl Asking<'_> {
+    /// Every page, each as the JSON of its rows.
+    pub fn pages(&self) -> Result<Vec<Vec<Vec<u8>>>, NoPage> {
+        let (mut pages, mut at) = (Vec::new(), None);
+        loop {
+            let Merged { rows, next } = self.page(at)?;
+            pages.push(rows);
+            match next {
+                None => return Ok(pages),
+                next => at = next,
+            }
+        }
+    }
+
+    /// One page.
+    pub fn page(&self, at: Option<(Position, Window)>) -> Result<Merged, NoPage> {
+        let (at, left) = match at {
+            None => (None, self.query.window),
+            Some((at, left)) => (Some(at), left),
+        };
+        if left.take == Some(0) {
+            return Ok(Merged { rows: Vec::new(), next: None });
+        }
+        let run = Run::new(Moment::new(self.hi, self.hi, 1));
+        let partitions = if self.query.has_source() { self.partitions } else { &self.partitions[..1] };
+        let resume = match (self.query.course(), at) {
+            (Course::Walk | Course::Sums, at) => {
+                let mut walk = Walk::new(self.query, at, left, self.limits);
+                let end = partitions.last().map_or(SlotRange::ALL, |last| last.spec().slots);
+                for partition in partitions {
+                    let slots = partition.spec().slots;
+                    if !walk.awaits(slots) {
+                        continue;
+                    }
+                    let limits = walk.limits(1000);
+                    let page = self.ask(partition, walk.resume(slots), limits)?;
+                    if walk.take(slots, page) {
+                        break;
+                    }
+                }
+                return Ok(walk.end(end, &run));
+            }
+            (Course::Unique, at) => {
+                let after = match &at {
+                    Some(Position::Behind(place)) => Some(place),
+                    _ => None,
+                };
+                let limits = PageLimits { rows: usize::MAX, bytes: usize::MAX, ..self.limits };
+                let pages = partitions.iter().map(|partition| self.ask(partition, None, limits));
+                let pages = pages.collect::<Result<Vec<_>, _>>()?;
+                return Ok(merge_unique(self.query, pages, after, left, self.limits.rows));
+            }
+            (_, None) => None,
+            (_, Some(Position::Behind(place))) => Some(Resume::Behind(place)),
+            (_, Some(Position::From(place))) => Some(Resume::From(place)),
+            (_, Some(Position::Digest(digest))) => Some(Resume::Digest(digest)),
+            (_, Some(Position::Walk { .. })) => panic!("only walks go on with a walk"),
+        };
+        let after = match resume {
+            Some(Resume::Digest(after)) => Some(after),
+            _ => None,
+        };
+        let rows = rows_wanted(left, self.limits.rows, 1000);
+        let limits = PageLimits { rows, ..self.limits };
+        let pages = partitions.iter().map(|partition| self.ask(partition, resume.clone(), limits));
+        let pages = pages.collect::<Result<Vec<_>, _>>()?;
+        Ok(if self.query.course() == Course::Keyed {
+            merge_keyed(self.query, pages, after, left, self.limits.rows, &run)
+        } else {
+            merge_sorted(self.query, pages, left, self.limits.rows)
+        })
+    }
+
+    fn ask(
+        &self,
+        partition: &Partition,
+        resume: Option<Resume>,
+        limits: PageLimits,
+    ) -> Result<Page, NoPage> {
+        let view = partition.snapshot();
+        let (spec, key, hi) = (partition.spec(), self.rules.key(), self.hi);
+        let source = Source { view: &view, spec, key, hi };
+        let resume = resume.as_ref();
+        let question = Question { query: self.query, scope: self.scope, resume, limits };
+        let run = Run::new(Moment::new(hi, hi, 1));
+        let outcome = run_page(source, question, &run, &|| Signal::Go);
+        match outcome.expect("the engine in memory does not fail") {
+            PageOutcome::InDoubt(expiry) => Err(NoPage::InDoubt(expiry)),
+            PageOutcome::Page(Err(halt)) => Err(NoPage::Halt(halt)),
+            PageOutcome::Page(Ok(page)) => {
+                assert!(page.suits(self.query.course()), "{page:?}");
+                Ok(page)
+            }
+        }
+    }
+}
