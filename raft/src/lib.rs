@@ -30,7 +30,7 @@ pub use group::{
     ReadError, StartError,
 };
 pub use router::{Handling, Router};
-pub use runtime::seed_randomness;
+pub use runtime::{random, seed_randomness};
 pub use storage::{Executor, Storage};
 pub use transport::{Answering, Lane, Transport, TransportError};
 pub use types::{LogEntry, Payload, Vote};

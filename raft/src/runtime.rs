@@ -18,8 +18,8 @@ pub fn seed_randomness(seed: u64) {
     SEEDED.with_borrow_mut(|rng| *rng = Some(SmallRng::seed_from_u64(seed)));
 }
 
-/// A generator for one use.
-pub(crate) fn random() -> SmallRng {
+/// A generator for one use: the system's randomness, or in a simulation what follows from its seed.
+pub fn random() -> SmallRng {
     SEEDED.with_borrow_mut(|seeded| match seeded {
         Some(rng) => SmallRng::from_rng(rng),
         None => SmallRng::from_rng(&mut rand::rng()),

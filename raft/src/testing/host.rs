@@ -1,4 +1,5 @@
-//! A simulated machine: its process can be stopped for a while, as by SIGSTOP, or killed.
+//! A simulated machine: its process can be stopped for a while, as by SIGSTOP, or killed, or end by
+//! itself.
 //!
 //! Everything of the process runs inside `Host::run`, and what it spawns through openraft's runtime
 //! is inside too. While the process is frozen none of its tasks is polled: not the ones that wait
@@ -6,8 +7,8 @@
 //! pile up in the network, those it sent before still arrive. After the thaw every timer that came
 //! due is overdue and everything that came in meanwhile is there at once.
 //!
-//! Not frozen: `tokio::spawn` from inside, which the raft crate does not use; and what other tasks
-//! see of it in memory, its metrics for one.
+//! Not frozen: what is spawned from inside without `inherit`; and what other tasks see of it in
+//! memory, its metrics for one.
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -31,7 +32,12 @@ struct Shared {
     state: State,
     /// Who wants to run on after the thaw.
     waiting: Vec<Waker>,
+    /// Why the process ended by itself, if it did.
+    ended: Option<String>,
 }
+
+/// What unwinds the task that ends its process.
+struct Ended;
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum State {
@@ -45,6 +51,11 @@ impl Host {
     /// A machine whose process runs.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// The machine whose process the caller is a part of, if that is a simulated one.
+    pub fn current() -> Option<Self> {
+        CURRENT.with_borrow(Option::clone)
     }
 
     fn lock(&self) -> MutexGuard<'_, Shared> {
@@ -82,6 +93,18 @@ impl Host {
         waiting.into_iter().for_each(Waker::wake);
     }
 
+    /// Ends the process from inside, as by an exit with a message; the calling task goes no further.
+    pub fn end_process(&self, reason: &str) -> ! {
+        self.lock().ended.get_or_insert_with(|| reason.to_string());
+        self.kill();
+        std::panic::resume_unwind(Box::new(Ended));
+    }
+
+    /// Why the process ended by itself, if it did.
+    pub fn ended(&self) -> Option<String> {
+        self.lock().ended.clone()
+    }
+
     /// True while the process stands still and will go on.
     pub fn is_frozen(&self) -> bool {
         self.lock().state == State::Frozen
@@ -89,15 +112,17 @@ impl Host {
 
     /// Waits while the process stands still; false if it has ended.
     pub(crate) async fn thawed(&self) -> bool {
-        poll_fn(|context| {
-            let mut shared = self.lock();
-            if shared.state == State::Frozen {
-                shared.waiting.push(context.waker().clone());
-                return Poll::Pending;
-            }
-            Poll::Ready(shared.state == State::Running)
-        })
-        .await
+        poll_fn(|context| self.poll_thawed(context)).await
+    }
+
+    /// Ready when the process does not stand still; false if it has ended.
+    pub fn poll_thawed(&self, context: &mut Context<'_>) -> Poll<bool> {
+        let mut shared = self.lock();
+        if shared.state == State::Frozen {
+            shared.waiting.push(context.waker().clone());
+            return Poll::Pending;
+        }
+        Poll::Ready(shared.state == State::Running)
     }
 
     /// Runs a future as part of the process.
@@ -136,8 +161,8 @@ impl Drop for Inside {
 }
 
 /// Runs a future as part of the process that spawns it, if that is a simulated one.
-pub(crate) fn inherit<F: Future>(future: F) -> impl Future<Output = F::Output> + use<F> {
-    run_on(CURRENT.with_borrow(Option::clone), future)
+pub fn inherit<F: Future>(future: F) -> impl Future<Output = F::Output> + use<F> {
+    run_on(Host::current(), future)
 }
 
 async fn run_on<F: Future>(host: Option<Host>, future: F) -> F::Output {

@@ -6,8 +6,7 @@ mod network;
 mod simulate;
 
 pub use disk::MemoryDisk;
-pub use host::Host;
-pub(crate) use host::inherit;
+pub use host::{Host, inherit};
 pub use network::{MemoryNetwork, Weather};
 #[cfg(tokio_unstable)]
 pub use simulate::simulate;
