@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use ephemeris_raft::GroupOptions;
 use ephemeris_store::ids::NodeId;
 use ephemeris_store::time::Millis;
 use figment::Figment;
@@ -205,6 +206,8 @@ pub(crate) struct NodeConfig {
     pub(crate) heartbeat: Duration,
     /// How long a follower waits for a sign.
     pub(crate) election_timeout: Duration,
+    /// Entries kept behind the last flushed one, for followers that were away shortly.
+    pub(crate) log_entries_kept: u64,
 }
 
 /// The account's keys, decoded.
@@ -296,6 +299,7 @@ impl NodeConfig {
             burst: if settings.burst { Burst::Saved } else { Burst::Off },
             heartbeat: Duration::from_millis(settings.heartbeat_ms),
             election_timeout: Duration::from_millis(settings.election_timeout_ms),
+            log_entries_kept: GroupOptions::default().log_entries_kept,
         })
     }
 }

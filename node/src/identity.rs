@@ -1,16 +1,19 @@
-//! Which node a data directory belongs to, and that no other process uses it.
+//! Which node a data directory belongs to.
 
-use std::fs::{self, File};
-use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::sync::Arc;
 
+use ephemeris_raft::disk::Disk;
 use ephemeris_store::catalog::ClusterId;
 use ephemeris_store::ids::{NodeId, ReplicaId};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 const IDENTITY_FILE: &str = "identity.json";
-const LOCK_FILE: &str = "lock";
+/// What becomes of it once it is whole.
+const NEW_FILE: &str = "identity.json.new";
+/// More than an identity ever takes; what is longer is damaged.
+const FILE_BYTES_MAX: u64 = 64 << 10;
 /// Layout of the data directory; a directory of another is refused.
 const FORMAT: u32 = 1;
 
@@ -38,12 +41,6 @@ pub(crate) enum IdentityError {
         path: String,
         /// Why.
         source: io::Error,
-    },
-    /// Somebody else uses it.
-    #[error("the data directory {path} is in use by another process; end it first")]
-    InUse {
-        /// The directory.
-        path: String,
     },
     /// Written by another version.
     #[error("{path} has format {found}, this version of Ephemeris reads format {FORMAT}")]
@@ -76,29 +73,28 @@ pub(crate) enum IdentityError {
     },
 }
 
-/// A data directory that this process owns.
-#[derive(Debug)]
+/// A data directory, and whose it is.
 pub(crate) struct DataDirectory {
-    path: PathBuf,
+    disk: Arc<dyn Disk>,
     identity: Identity,
-    /// Held as long as the directory is.
-    _lock: File,
 }
 
 impl DataDirectory {
     /// Opens a directory, or makes a new one for `node`.
-    pub(crate) fn open(path: &Path, node: NodeId, random: u128) -> Result<Self, IdentityError> {
-        let shown = path.display().to_string();
-        let lock = take_lock(path)?;
-        let file = path.join(IDENTITY_FILE);
-        let identity = if file.exists() { read(path, &file)? } else { Identity::new(node, random) };
+    pub(crate) fn open(
+        disk: Arc<dyn Disk>,
+        node: NodeId,
+        random: u128,
+    ) -> Result<Self, IdentityError> {
+        let path = disk.describe();
+        let identity = read(disk.as_ref())?.unwrap_or_else(|| Identity::new(node, random));
         if identity.format != FORMAT {
-            return Err(IdentityError::Format { path: shown, found: identity.format });
+            return Err(IdentityError::Format { path, found: identity.format });
         }
         if identity.node != node {
-            return Err(IdentityError::AnotherNode { path: shown, owner: identity.node, node });
+            return Err(IdentityError::AnotherNode { path, owner: identity.node, node });
         }
-        let directory = Self { path: path.to_path_buf(), identity, _lock: lock };
+        let directory = Self { disk, identity };
         directory.save()?;
         Ok(directory)
     }
@@ -106,11 +102,6 @@ impl DataDirectory {
     /// Who this is.
     pub(crate) fn identity(&self) -> &Identity {
         &self.identity
-    }
-
-    /// A subdirectory or file.
-    pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.path.join(name)
     }
 
     /// Remembers the cluster.
@@ -128,35 +119,18 @@ impl DataDirectory {
     /// Writes the file so that a crash leaves the old one or the new one.
     fn save(&self) -> Result<(), IdentityError> {
         let write = || {
-            let temporary = self.path.join("identity.json.new");
-            let mut file = File::create(&temporary)?;
-            file.write_all(&serde_json::to_vec_pretty(&self.identity)?)?;
-            file.sync_all()?;
-            fs::rename(&temporary, self.path.join(IDENTITY_FILE))?;
-            File::open(&self.path)?.sync_all()
+            let file = self.disk.create(NEW_FILE, 0)?;
+            file.write_at(0, &serde_json::to_vec_pretty(&self.identity)?)?;
+            file.sync()?;
+            self.disk.rename(NEW_FILE, IDENTITY_FILE)?;
+            self.disk.sync_directory()
         };
-        write().map_err(|source| unusable(&self.path, source))
+        write().map_err(|source| unusable(self.disk.as_ref(), source))
     }
 }
 
-fn unusable(path: &Path, source: io::Error) -> IdentityError {
-    IdentityError::Io { path: path.display().to_string(), source }
-}
-
-/// Makes the directory if it is not there, and keeps everybody else out.
-fn take_lock(path: &Path) -> Result<File, IdentityError> {
-    let open = || {
-        fs::create_dir_all(path)?;
-        File::create(path.join(LOCK_FILE))
-    };
-    let lock = open().map_err(|source| unusable(path, source))?;
-    match lock.try_lock() {
-        Ok(()) => Ok(lock),
-        Err(fs::TryLockError::WouldBlock) => {
-            Err(IdentityError::InUse { path: path.display().to_string() })
-        }
-        Err(fs::TryLockError::Error(source)) => Err(unusable(path, source)),
-    }
+fn unusable(disk: &dyn Disk, source: io::Error) -> IdentityError {
+    IdentityError::Io { path: disk.describe(), source }
 }
 
 impl Identity {
@@ -182,38 +156,76 @@ impl Identity {
     }
 }
 
-fn read(path: &Path, file: &Path) -> Result<Identity, IdentityError> {
-    let text = fs::read_to_string(file).map_err(|source| unusable(path, source))?;
-    serde_json::from_str(&text).map_err(|error| {
+/// What the file says, if there is one.
+fn read(disk: &dyn Disk) -> Result<Option<Identity>, IdentityError> {
+    let read = || {
+        if !disk.list()?.iter().any(|name| name == IDENTITY_FILE) {
+            return Ok(None);
+        }
+        let file = disk.open(IDENTITY_FILE)?;
+        let length = file.length()?.min(FILE_BYTES_MAX);
+        let mut text = vec![0; usize::try_from(length).expect("a few kilobytes")];
+        file.read_at(0, &mut text)?;
+        Ok(Some(text))
+    };
+    let Some(text) = read().map_err(|source| unusable(disk, source))? else { return Ok(None) };
+    serde_json::from_slice(&text).map(Some).map_err(|error| {
         let detail = error.to_string();
-        IdentityError::Damaged { path: path.display().to_string(), detail }
+        IdentityError::Damaged { path: disk.describe(), detail }
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use ephemeris_raft::disk::RealDisk;
+    use ephemeris_raft::testing::MemoryDisk;
+
     use super::*;
 
-    #[test]
-    fn a_directory_remembers_whose_it_is() {
-        let parent = tempfile::tempdir().unwrap();
-        let path = parent.path().join("data");
-        let mut first = DataDirectory::open(&path, NodeId(2), 42).unwrap();
-        first.set_cluster(ClusterId(7)).unwrap();
-        assert!(DataDirectory::open(&path, NodeId(2), 1).is_err(), "it is locked");
-        drop(first);
-        let again = DataDirectory::open(&path, NodeId(2), 1).unwrap();
+    fn open(disk: &(impl Disk + Clone), node: u32) -> Result<DataDirectory, IdentityError> {
+        DataDirectory::open(Arc::new(disk.clone()), NodeId(node), u128::from(node) + 40)
+    }
+
+    fn remembers_whose_it_is(disk: &dyn Fn() -> Arc<dyn Disk>) {
+        let open = |node, random| DataDirectory::open(disk(), NodeId(node), random);
+        open(2, 42).unwrap().set_cluster(ClusterId(7)).unwrap();
+        let again = open(2, 1).unwrap();
         assert_eq!(again.identity().directory(), 42);
         assert_eq!(again.identity().cluster(), Some(ClusterId(7)));
-        drop(again);
-        let message = DataDirectory::open(&path, NodeId(3), 1).unwrap_err().to_string();
+        let message = open(3, 1).err().unwrap().to_string();
         assert!(message.contains("belongs to node 2"), "{message}");
     }
 
     #[test]
-    fn a_damaged_identity_is_refused() {
+    fn a_directory_remembers_whose_it_is() {
         let directory = tempfile::tempdir().unwrap();
-        fs::write(directory.path().join(IDENTITY_FILE), "{").unwrap();
-        assert!(DataDirectory::open(directory.path(), NodeId(1), 1).is_err());
+        remembers_whose_it_is(&|| Arc::new(RealDisk::open(directory.path()).unwrap()));
+        let disk = MemoryDisk::new();
+        remembers_whose_it_is(&|| Arc::new(disk.clone()));
+    }
+
+    #[test]
+    fn a_damaged_identity_is_refused() {
+        let disk = MemoryDisk::new();
+        disk.create(IDENTITY_FILE, 0).unwrap().write_at(0, b"{").unwrap();
+        assert!(matches!(open(&disk, 1), Err(IdentityError::Damaged { .. })));
+    }
+
+    #[test]
+    fn a_crash_leaves_the_old_identity_or_the_new_one() {
+        let (mut olds, mut news) = (0, 0);
+        for operations in 0..12 {
+            let mut disk = MemoryDisk::new();
+            let mut directory = open(&disk, 1).unwrap();
+            disk.fail_after(operations);
+            let saved = directory.set_cluster(ClusterId(7)).is_ok();
+            disk.lose_power_partly(operations);
+            match open(&disk, 1).unwrap().identity().cluster() {
+                Some(found) => assert_eq!(found, ClusterId(7)),
+                None => assert!(!saved, "what was saved is durable"),
+            }
+            *if saved { &mut news } else { &mut olds } += 1;
+        }
+        assert!(olds > 0 && news > 0, "{olds} crashes before the end, {news} after it");
     }
 }

@@ -10,6 +10,7 @@ mod identity;
 mod node;
 mod partition;
 mod placement;
+mod platform;
 mod requests;
 mod server;
 mod supervisor;

@@ -17,7 +17,7 @@ use ephemeris_store::ids::{GroupId, Lsn, NodeId, ReplicaId};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::clock::{self, ClockStatus, Instant, MachineTime, TimeSource as _};
+use crate::clock::{self, ClockStatus, Instant};
 use crate::node::Node;
 use crate::partition::{
     LocalReplica, PartitionError, PartitionRequest, PartitionResponse, ReadLevel,
@@ -423,7 +423,7 @@ impl Node {
                 self.wait_for_catalog(lsn, clock::monotonic() + SPREAD_DEADLINE).await;
                 NodeResponse::AwaitCatalog
             }
-            NodeRequest::Clock => NodeResponse::Clock(MachineTime.wall_micros()),
+            NodeRequest::Clock => NodeResponse::Clock(self.wall_micros()),
             NodeRequest::Transfer(group, to) => {
                 self.transfer_leadership(group, to).await;
                 NodeResponse::Transfer

@@ -1,10 +1,15 @@
 //! Runs a node from its first socket to its last flush.
 
+use std::fmt::Debug;
 use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::Router;
-use axum::serve::ListenerExt as _;
+use axum::extract::Request;
+use axum::middleware::{Next, from_fn};
+use axum::serve::{Listener, ListenerExt as _};
+use ephemeris_raft::testing::Host;
 use metrics_exporter_prometheus::PrometheusHandle;
 use thiserror::Error;
 use tokio::net::TcpListener;
@@ -16,7 +21,8 @@ use crate::clock;
 use crate::config::NodeConfig;
 use crate::gateway::{self, Gateway};
 use crate::node::{Node, StartupError};
-use crate::supervisor::{EXIT_FAULT, Tasks};
+use crate::platform::{DirectoryError, OperatingSystem, Platform};
+use crate::supervisor::{self, EXIT_FAULT, Tasks};
 use crate::telemetry;
 
 /// How often it is looked whether the node has become ready.
@@ -31,10 +37,13 @@ pub(crate) enum ServerError {
     #[error("--http {address} cannot be listened on: {source}")]
     Listen {
         /// The address.
-        address: std::net::SocketAddr,
+        address: SocketAddr,
         /// Why.
         source: io::Error,
     },
+    /// The data directory cannot be used.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
     /// The node did not start.
     #[error(transparent)]
     Startup(#[from] StartupError),
@@ -45,57 +54,101 @@ pub(crate) enum ServerError {
 
 /// Runs a node until it is told to stop.
 pub(crate) async fn run(config: NodeConfig, metrics: PrometheusHandle) -> Result<(), ServerError> {
-    let started = clock::monotonic();
     let mut stop = StopSignals::listen().map_err(ServerError::Signals)?;
     let address = config.http;
     let listen_error = |source| ServerError::Listen { address, source };
     let listener = TcpListener::bind(address).await.map_err(listen_error)?;
     let http = listener.local_addr().map_err(listen_error)?;
-    let (tasks, connections) = (Tasks::new(), Tasks::new());
     if config.keys.emulator {
         warn!("requests are checked with the emulator key, which everybody knows");
     }
-    let starting = Node::start(config, http, tasks.clone());
-    let node = tokio::select! {
-        node = starting => node?,
-        () = stop.wait() => return Ok(()),
-    };
-    tasks.spawn("metrics", telemetry::keep_up(metrics.clone()));
-    serve(&connections, listener, &node, metrics);
-    announce_readiness(&tasks, node.clone(), started);
-    stop.wait().await;
-    info!("stopping: handing leadership over");
-    tasks.spawn("second signal", async move {
-        stop.wait().await;
-        warn!("a second signal: the process ends at once");
-        std::process::exit(EXIT_FAULT);
-    });
-    node.hand_over().await;
-    if tokio::time::timeout(CLOSE_DEADLINE, connections.stop()).await.is_err() {
-        debug!("some connections did not close in time");
-    }
-    node.stop().await;
-    tasks.stop().await;
-    info!("stopped");
-    Ok(())
-}
-
-fn serve(tasks: &Tasks, listener: TcpListener, node: &Node, metrics: PrometheusHandle) {
-    let gateway = Gateway::new(node.clone());
-    let router: Router = Router::new()
-        .fallback(gateway::handle)
-        .with_state(gateway)
-        .merge(admin::probes(node.clone(), metrics));
+    let machine = OperatingSystem::take(&config)?;
     let listener = listener.tap_io(|stream| {
         if let Err(error) = stream.set_nodelay(true) {
             debug!(%error, "a connection keeps its delays");
         }
     });
+    let server = tokio::select! {
+        started = Server::start(&machine, config, (listener, http), metrics) => started?,
+        () = stop.wait() => return Ok(()),
+    };
+    stop.wait().await;
+    server.tasks.spawn("second signal", async move {
+        stop.wait().await;
+        warn!("a second signal: the process ends at once");
+        std::process::exit(EXIT_FAULT);
+    });
+    server.stop().await;
+    Ok(())
+}
+
+/// A node that answers clients.
+pub(crate) struct Server {
+    node: Node,
+    tasks: Tasks,
+    connections: Tasks,
+}
+
+impl Server {
+    /// Starts a node on a machine, with a listener for clients and its address.
+    pub(crate) async fn start<L>(
+        machine: &dyn Platform,
+        config: NodeConfig,
+        (listener, http): (L, SocketAddr),
+        metrics: PrometheusHandle,
+    ) -> Result<Self, StartupError>
+    where
+        L: Listener,
+        L::Addr: Debug,
+    {
+        let started = clock::monotonic();
+        let (tasks, connections) = (Tasks::new(), Tasks::new());
+        let node = Node::start(machine, config, http, tasks.clone()).await?;
+        tasks.spawn("metrics", telemetry::keep_up(metrics.clone()));
+        serve(&connections, listener, router(&node, metrics));
+        announce_readiness(&tasks, node.clone(), started);
+        Ok(Self { node, tasks, connections })
+    }
+
+    /// Hands leadership over and ends everything in order.
+    pub(crate) async fn stop(self) {
+        info!("stopping: handing leadership over");
+        let Self { node, tasks, connections } = self;
+        node.hand_over().await;
+        if tokio::time::timeout(CLOSE_DEADLINE, connections.stop()).await.is_err() {
+            debug!("some connections did not close in time");
+        }
+        node.stop().await;
+        tasks.stop().await;
+        info!("stopped");
+    }
+}
+
+/// Everything that clients and operators can ask for.
+fn router(node: &Node, metrics: PrometheusHandle) -> Router {
+    let gateway = Gateway::new(node.clone());
+    let router = Router::new()
+        .fallback(gateway::handle)
+        .with_state(gateway)
+        .merge(admin::probes(node.clone(), metrics));
+    match Host::current() {
+        None => router,
+        // The tasks of axum are outside of a simulated process; its answers are not.
+        Some(process) => router
+            .layer(from_fn(move |request: Request, next: Next| process.run(next.run(request)))),
+    }
+}
+
+fn serve<L>(tasks: &Tasks, listener: L, router: Router)
+where
+    L: Listener,
+    L::Addr: Debug,
+{
     let stopped = tasks.token().clone().cancelled_owned();
     tasks.spawn_orderly("http", async move {
         let serving = axum::serve(listener, router).with_graceful_shutdown(stopped);
         if let Err(error) = serving.await {
-            crate::supervisor::fault(&format!("the HTTP listener has failed: {error}"));
+            supervisor::fault(&format!("the HTTP listener has failed: {error}"));
         }
     });
 }

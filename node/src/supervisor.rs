@@ -7,6 +7,7 @@ use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
+use ephemeris_raft::testing::{Host, inherit};
 use ephemeris_store::ids::{GroupId, ReplicaId};
 use futures_util::FutureExt as _;
 use tokio_util::sync::CancellationToken;
@@ -50,7 +51,7 @@ impl Tasks {
     ) {
         let token = self.token.clone();
         let guarded = AssertUnwindSafe(task).catch_unwind();
-        self.tracker.spawn(async move {
+        self.tracker.spawn(inherit(async move {
             tokio::select! {
                 biased;
                 () = token.cancelled() => {}
@@ -60,7 +61,7 @@ impl Tasks {
                     }
                 }
             }
-        });
+        }));
     }
 
     /// Runs a task that ends by itself when the token says so, and must not be cut off.
@@ -70,11 +71,11 @@ impl Tasks {
         task: impl Future<Output = ()> + Send + 'static,
     ) {
         let guarded = AssertUnwindSafe(task).catch_unwind();
-        self.tracker.spawn(async move {
+        self.tracker.spawn(inherit(async move {
             if guarded.await.is_err() {
                 fault(&format!("task '{name}' panicked"));
             }
-        });
+        }));
     }
 
     /// Ends all tasks and waits for them.
@@ -96,5 +97,8 @@ pub(crate) fn replica_fault(group: GroupId, replica: ReplicaId, reason: &str) ->
 /// Ends the process after a fault: it must not go on, and must not tidy up either.
 pub(crate) fn fault(reason: &str) -> ! {
     error!(reason, "fault: the process ends");
+    if let Some(simulated) = Host::current() {
+        simulated.end_process(reason);
+    }
     std::process::exit(EXIT_FAULT);
 }

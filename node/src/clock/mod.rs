@@ -84,7 +84,7 @@ pub(crate) fn monotonic() -> Instant {
     Instant::now()
 }
 
-/// The wall clock's date, for HTTP headers and log lines only.
+/// The wall clock's date, for the command line.
 pub(crate) fn wall() -> SystemTime {
     SystemTime::now()
 }
@@ -112,6 +112,12 @@ pub(crate) trait TimeSource: Send + Sync + 'static {
     fn boot_micros(&self) -> i64;
     /// The wall clock, since 1970.
     fn wall_micros(&self) -> i64;
+
+    /// The wall clock's date, for people and for dates they send.
+    fn date(&self) -> SystemTime {
+        let micros = u64::try_from(self.wall_micros()).unwrap_or_default();
+        UNIX_EPOCH + Duration::from_micros(micros)
+    }
 }
 
 /// The machine's own.

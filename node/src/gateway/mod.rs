@@ -39,6 +39,7 @@ use axum::http::{HeaderValue, Method, Response};
 use bytes::{Bytes, BytesMut};
 use ephemeris_store::catalog::{CatalogCommand, CatalogRefusal, Created, ScriptKind};
 use futures_util::StreamExt as _;
+use rand::RngExt as _;
 use serde_json::Value;
 use tracing::debug;
 
@@ -163,7 +164,7 @@ pub(crate) async fn handle(State(gateway): State<Gateway>, request: Request) -> 
 /// The client's name for the request, or one of ours: a random UUID, of version 4.
 fn activity_id(parts: &Parts) -> HeaderValue {
     parts.headers.get("x-ms-activity-id").cloned().unwrap_or_else(|| {
-        let bits: u128 = rand::random();
+        let bits: u128 = ephemeris_raft::random().random();
         let (low, middle, high) = (bits >> 96, (bits >> 80) & 0xFFFF, (bits >> 64) & 0x0FFF);
         let (sequence, node) = ((bits >> 48) & 0x3FFF | 0x8000, bits & 0xFFFF_FFFF_FFFF);
         let id = format!("{low:08x}-{middle:04x}-4{high:03x}-{sequence:04x}-{node:012x}");
@@ -188,7 +189,8 @@ impl Gateway {
         let segments = Segments::parse(parts.uri.path())?;
         let verb = Verb::of(&parts.method)
             .ok_or_else(|| ApiError::MethodNotAllowed { method: parts.method.to_string() })?;
-        self.verifier.verify(parts.method.as_str(), &segments, &parts.headers, clock::wall())?;
+        let date = self.node.date();
+        self.verifier.verify(parts.method.as_str(), &segments, &parts.headers, date)?;
         let target = segments.target()?;
         let body = read_body(&parts, body).await?;
         let headers = RequestHeaders::new(parts.headers);

@@ -9,6 +9,7 @@ use ephemeris_store::engine::Fault;
 use ephemeris_store::ids::{GroupId, ReplicaId};
 use ephemeris_store::machine;
 use ephemeris_store::partition::{Partition, PartitionSpec};
+use rand::RngExt as _;
 use tracing::{debug, error, info};
 
 use super::Node;
@@ -206,7 +207,7 @@ impl Node {
                 continue;
             }
             if state.cluster().is_none() {
-                let cluster = ClusterId(rand::random());
+                let cluster = ClusterId(ephemeris_raft::random().random());
                 self.announce(CatalogCommand::FormCluster { cluster }).await;
             }
             self.announce(self.registration()).await;

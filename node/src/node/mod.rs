@@ -12,10 +12,10 @@ mod stop;
 
 pub(crate) use start::StartupError;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use ephemeris_raft::{Group, ProposeError, Storage};
 use ephemeris_store::catalog::{
@@ -25,7 +25,7 @@ use ephemeris_store::codec;
 use ephemeris_store::ids::{GroupId, Lsn, NodeId, ReplicaId};
 use ephemeris_store::machine::Machine as _;
 
-use crate::clock::{self, Instant, QuorumClock, Reading, SharedClock};
+use crate::clock::{self, Instant, QuorumClock, Reading, SharedClock, TimeSource};
 use crate::config::NodeConfig;
 use crate::identity::DataDirectory;
 use crate::partition::{LocalReplica, PartitionError, ReplicaContext};
@@ -46,6 +46,7 @@ pub(crate) struct Node {
 
 struct Inner {
     config: NodeConfig,
+    time: Arc<dyn TimeSource>,
     clock: SharedClock,
     /// The same clock, if this is a node of a cluster.
     quorum: Option<Arc<QuorumClock>>,
@@ -58,10 +59,10 @@ struct Inner {
     /// Notices when the catalog's replica stops; ended before it is told to.
     catalog_watch: Tasks,
     directory: Directory,
-    replicas: RwLock<HashMap<GroupId, LocalReplica>>,
+    replicas: RwLock<BTreeMap<GroupId, LocalReplica>>,
     context: ReplicaContext,
     /// Who led when we last heard.
-    leaders: Mutex<HashMap<GroupId, NodeId>>,
+    leaders: Mutex<BTreeMap<GroupId, NodeId>>,
     data: Mutex<DataDirectory>,
     draining: AtomicBool,
     /// Where clients reach this node.
@@ -92,6 +93,16 @@ impl Node {
     /// The way to other nodes.
     pub(crate) fn transport(&self) -> &PeerTransport {
         &self.inner.transport
+    }
+
+    /// What the machine's wall clock says, right or wrong.
+    pub(crate) fn date(&self) -> SystemTime {
+        self.inner.time.date()
+    }
+
+    /// The same, in microseconds since 1970.
+    pub(crate) fn wall_micros(&self) -> i64 {
+        self.inner.time.wall_micros()
     }
 
     /// Where clients reach this node.

@@ -4,7 +4,7 @@
 //! disk. It takes part in nothing until every other founder has told it that there is no cluster
 //! yet: a vote of a node that forgot its earlier votes could undo what was committed.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -14,23 +14,22 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use ephemeris_raft::disk::RealDisk;
-use ephemeris_raft::wal::{Wal, WalError, WalOptions};
-use ephemeris_raft::{Executor, Group, GroupOptions, Router, StartError, Storage};
+use ephemeris_raft::{Group, GroupOptions, Router, StartError, Storage};
 use ephemeris_store::catalog::{Catalog, CatalogCommand, CatalogOutcome, CatalogRefusal, Created};
 use ephemeris_store::codec;
-use ephemeris_store::engine::{Fault, RocksEngine, RocksOptions};
+use ephemeris_store::engine::Fault;
 use ephemeris_store::ids::{GroupId, NodeId, ReplicaId};
+use rand::RngExt as _;
 use thiserror::Error;
-use tokio::net::TcpListener;
 use tracing::{info, warn};
 
 use super::{Inner, Node};
-use crate::clock::{self, MachineTime, QuorumClock, SharedClock, SystemClock};
+use crate::clock::{self, QuorumClock, SharedClock, SystemClock, TimeSource};
 use crate::config::NodeConfig;
 use crate::identity::{DataDirectory, IdentityError};
 use crate::partition::{PartitionError, ReplicaContext};
 use crate::placement::{Balancer, Directory};
+use crate::platform::{Network, Platform, StorageError};
 use crate::requests::{NodeRequest, NodeResponse, Probed};
 use crate::supervisor::{self, Tasks};
 use crate::transport::{Channel, LocalIdentity, PeerTransport, RequestHandler};
@@ -55,15 +54,12 @@ pub(crate) enum StartupError {
     /// The data directory is not usable.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// The state engine is not usable.
-    #[error("the state cannot be opened: {0}")]
-    State(#[from] Fault),
-    /// The write-ahead log is not usable.
-    #[error("the log cannot be opened: {0}")]
-    Log(#[from] WalError),
-    /// A directory or thread could not be made.
-    #[error("storage cannot be opened: {0}")]
-    Storage(#[from] io::Error),
+    /// Engine, log or snapshots are not usable.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// The catalog cannot be read.
+    #[error("the catalog cannot be read: {0}")]
+    Catalog(#[from] Fault),
     /// The log is not there, though the node was a member.
     #[error(
         "node {node} is a member of the cluster, but its log is gone from {directory}. Restore the \
@@ -164,6 +160,8 @@ struct Foundation {
     config: NodeConfig,
     /// Where clients reach this node.
     url: String,
+    network: Arc<dyn Network>,
+    time: Arc<dyn TimeSource>,
     clock: SharedClock,
     quorum: Option<Arc<QuorumClock>>,
     tasks: Tasks,
@@ -177,30 +175,39 @@ struct Foundation {
 }
 
 impl Foundation {
-    fn lay(config: NodeConfig, http: SocketAddr, tasks: Tasks) -> Result<Self> {
-        let data = DataDirectory::open(&config.data_dir, config.node, rand::random())?;
+    fn lay(
+        platform: &dyn Platform,
+        config: NodeConfig,
+        http: SocketAddr,
+        tasks: Tasks,
+    ) -> Result<Self> {
+        let random = ephemeris_raft::random().random();
+        let data = DataDirectory::open(platform.data(), config.node, random)?;
         let known = data.identity();
         let identity = LocalIdentity::new(config.node, known.directory(), known.cluster());
         let nodes = config.founders.len();
-        let (time, width_max) = (Arc::new(MachineTime), config.clock_width_max);
+        let (time, width_max) = (platform.time(), config.clock_width_max);
         let quorum =
             (nodes > 1).then(|| Arc::new(QuorumClock::new(nodes, width_max, time.clone())));
         let clock: SharedClock = match &quorum {
             Some(quorum) => quorum.clone(),
-            None => Arc::new(SystemClock::new(time)),
+            None => Arc::new(SystemClock::new(time.clone())),
         };
-        let storage = open_storage(&config, &data)?;
+        let (storage, network) = (platform.open_storage()?, platform.network());
         let founders = config.founders.clone();
-        let transport = PeerTransport::new(tasks.clone(), identity.clone(), founders);
+        let transport =
+            PeerTransport::new(tasks.clone(), network.clone(), identity.clone(), founders);
         let options = GroupOptions {
             heartbeat: config.heartbeat,
             election_min: config.election_timeout,
             election_max: config.election_timeout + config.heartbeat,
-            ..GroupOptions::default()
+            log_entries_kept: config.log_entries_kept,
         };
         Ok(Self {
             url: config.advertise.clone().unwrap_or_else(|| format!("http://{http}/")),
             config,
+            network,
+            time,
             clock,
             quorum,
             tasks,
@@ -216,9 +223,8 @@ impl Foundation {
 
     async fn listen(&self) -> Result<()> {
         let Some(address) = self.config.peer else { return Ok(()) };
-        let listener = TcpListener::bind(address)
-            .await
-            .map_err(|source| StartupError::Listen { address, source })?;
+        let listener = self.network.listen(address).await;
+        let listener = listener.map_err(|source| StartupError::Listen { address, source })?;
         let identity = self.identity.clone();
         let (router, reception) = (self.router.clone(), self.reception.clone());
         crate::transport::serve(&self.tasks, listener, identity, router, reception);
@@ -333,29 +339,15 @@ impl Foundation {
     }
 }
 
-fn open_storage(config: &NodeConfig, data: &DataDirectory) -> Result<Storage> {
-    let options = RocksOptions {
-        block_cache_bytes: config.block_cache_bytes,
-        write_buffer_bytes: config.write_buffer_bytes,
-    };
-    let engine = RocksEngine::open(&data.path("state"), options)?;
-    let log = Arc::new(RealDisk::open(&data.path("log"))?);
-    let snapshots = Arc::new(RealDisk::open(&data.path("snapshots"))?);
-    let (wal, writer) = Wal::open(log, WalOptions::default())?;
-    let run = move || {
-        if let Err(error) = writer.run() {
-            // A disk that did not write what it was told must not be trusted again.
-            supervisor::fault(&format!("the write-ahead log has failed: {error}"));
-        }
-    };
-    std::thread::Builder::new().name("wal".into()).spawn(run)?;
-    Ok(Storage { engine: Arc::new(engine), wal, snapshots, executor: Executor::Threads })
-}
-
 impl Node {
     /// Starts a node over its data directory; `http` is where its gateway listens.
-    pub(crate) async fn start(config: NodeConfig, http: SocketAddr, tasks: Tasks) -> Result<Self> {
-        let mut foundation = Foundation::lay(config, http, tasks)?;
+    pub(crate) async fn start(
+        platform: &dyn Platform,
+        config: NodeConfig,
+        http: SocketAddr,
+        tasks: Tasks,
+    ) -> Result<Self> {
+        let mut foundation = Foundation::lay(platform, config, http, tasks)?;
         foundation.listen().await?;
         let replica = foundation.catalog_replica().await?;
         foundation.data.set_catalog_replica(replica)?;
@@ -393,13 +385,14 @@ impl Node {
             directory: directory.clone(),
             tasks: foundation.tasks.clone(),
         };
-        let Foundation { config, url, clock, quorum, tasks, data, identity, storage, .. } =
+        let Foundation { config, url, time, clock, quorum, tasks, data, identity, storage, .. } =
             foundation;
         let transport = foundation.transport;
         let catalog_watch = tasks.child();
         let inner = Inner {
             directory_id: data.identity().directory(),
             config,
+            time,
             clock,
             quorum,
             tasks,
@@ -411,7 +404,7 @@ impl Node {
             directory,
             replicas: RwLock::default(),
             context,
-            leaders: Mutex::new(HashMap::new()),
+            leaders: Mutex::default(),
             data: Mutex::new(data),
             draining: AtomicBool::new(false),
             url,

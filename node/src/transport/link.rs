@@ -1,6 +1,6 @@
 //! One connection to another node: connects when needed, gives up fast, comes back with patience.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,8 +11,6 @@ use ephemeris_raft::{Answering, TransportError};
 use ephemeris_store::codec;
 use ephemeris_store::ids::NodeId;
 use tokio::io::AsyncWriteExt as _;
-use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
@@ -20,7 +18,8 @@ use tracing::{debug, info, warn};
 use super::Channel;
 use super::frame::{Frame, FrameReader, Kind};
 use super::hello::{Hello, LocalIdentity, Refused};
-use crate::supervisor::{EXIT_FAULT, Tasks};
+use crate::platform::{Network, Reader, Stream, Writer};
+use crate::supervisor::{self, Tasks};
 
 /// Messages waiting for a connection; beyond that the node counts as unreachable.
 const QUEUE_MESSAGES_MAX: usize = 8192;
@@ -48,9 +47,9 @@ struct Outgoing {
     answer: oneshot::Sender<Result<Bytes, TransportError>>,
 }
 
-/// Requests that were written and not answered.
+/// Requests that were written and not answered, in the order they were.
 #[derive(Default)]
-struct Pending(Mutex<HashMap<u64, oneshot::Sender<Result<Bytes, TransportError>>>>);
+struct Pending(Mutex<BTreeMap<u64, oneshot::Sender<Result<Bytes, TransportError>>>>);
 
 impl Pending {
     fn insert(&self, number: u64, answer: oneshot::Sender<Result<Bytes, TransportError>>) {
@@ -74,11 +73,12 @@ impl Link {
     pub(super) fn start(
         tasks: &Tasks,
         (node, channel): (NodeId, Channel),
+        network: Arc<dyn Network>,
         address: String,
         identity: LocalIdentity,
     ) -> Self {
         let (queue, receiver) = mpsc::channel(QUEUE_MESSAGES_MAX);
-        let connection = Connection { node, channel, address, identity, queue: receiver };
+        let connection = Connection { node, channel, network, address, identity, queue: receiver };
         tasks.spawn("peer link", connection.run());
         Self { node, queue, next: Arc::new(AtomicU64::new(1)) }
     }
@@ -103,6 +103,7 @@ impl Link {
 struct Connection {
     node: NodeId,
     channel: Channel,
+    network: Arc<dyn Network>,
     address: String,
     identity: LocalIdentity,
     queue: mpsc::Receiver<Outgoing>,
@@ -151,11 +152,9 @@ impl Connection {
         let _ = timeout(pause, refusing).await;
     }
 
-    async fn connect(&self) -> io::Result<(FrameReader<OwnedReadHalf>, OwnedWriteHalf)> {
+    async fn connect(&self) -> io::Result<(FrameReader<Reader>, Writer)> {
         let attempt = async {
-            let stream = TcpStream::connect(&self.address).await?;
-            super::prepare(&stream)?;
-            let (reader, mut writer) = stream.into_split();
+            let Stream { reader, mut writer } = self.network.connect(&self.address).await?;
             let mut greeting = BytesMut::new();
             let payload = Bytes::from(codec::encode(&self.identity.hello(self.channel)));
             Frame { kind: Kind::Hello, number: 0, payload }.write(&mut greeting);
@@ -179,8 +178,7 @@ impl Connection {
     fn refused(&self, refused: &Refused) {
         match refused {
             Refused::LostData { node } if *node == self.identity.node() => {
-                tracing::error!(%refused, "this node was refused: the process ends");
-                std::process::exit(EXIT_FAULT);
+                supervisor::fault(&refused.to_string());
             }
             Refused::LostData { .. }
             | Refused::Protocol { .. }
@@ -194,8 +192,8 @@ impl Connection {
     async fn exchange(
         &mut self,
         first: Outgoing,
-        mut reader: FrameReader<OwnedReadHalf>,
-        mut writer: OwnedWriteHalf,
+        mut reader: FrameReader<Reader>,
+        mut writer: Writer,
     ) -> io::Error {
         let pending = Pending::default();
         let node = self.node;
@@ -253,5 +251,5 @@ fn put(pending: &Pending, out: &mut BytesMut, message: Outgoing) {
 fn jittered(pause: Duration) -> Duration {
     use rand::RngExt as _;
 
-    pause.mul_f64(rand::rng().random_range(0.5..1.5))
+    pause.mul_f64(ephemeris_raft::random().random_range(0.5..1.5))
 }

@@ -13,21 +13,22 @@ mod frame;
 mod hello;
 mod link;
 mod server;
+mod tcp;
 
 use std::collections::BTreeMap;
-use std::io;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 use ephemeris_raft::{Answering, Lane, Transport, TransportError};
 use ephemeris_store::ids::NodeId;
-use tokio::net::TcpStream;
 
 pub(crate) use hello::LocalIdentity;
 use link::Link;
 pub(crate) use server::{RequestHandler, serve};
+pub(crate) use tcp::Tcp;
 
+use crate::platform::Network;
 use crate::supervisor::Tasks;
 
 /// Which of the four connections of a pair.
@@ -47,6 +48,7 @@ pub(crate) struct PeerTransport {
 
 struct Shared {
     tasks: Tasks,
+    network: Arc<dyn Network>,
     identity: LocalIdentity,
     /// Where nodes are reached.
     addresses: RwLock<BTreeMap<NodeId, String>>,
@@ -57,11 +59,13 @@ impl PeerTransport {
     /// A transport that knows some nodes' addresses.
     pub(crate) fn new(
         tasks: Tasks,
+        network: Arc<dyn Network>,
         identity: LocalIdentity,
         addresses: BTreeMap<NodeId, String>,
     ) -> Self {
         let shared = Shared {
             tasks,
+            network,
             identity,
             addresses: RwLock::new(addresses),
             links: Mutex::new(BTreeMap::new()),
@@ -106,8 +110,8 @@ impl PeerTransport {
         }
         let addresses = self.shared.addresses.read().unwrap_or_else(PoisonError::into_inner);
         let address = addresses.get(&node)?.clone();
-        let identity = self.shared.identity.clone();
-        let link = Link::start(&self.shared.tasks, (node, channel), address, identity);
+        let (network, identity) = (self.shared.network.clone(), self.shared.identity.clone());
+        let link = Link::start(&self.shared.tasks, (node, channel), network, address, identity);
         links.insert((node, channel), link.clone());
         Some(link)
     }
@@ -126,18 +130,6 @@ fn with_time_left(left: Duration, message: &[u8]) -> Bytes {
 /// Takes off what `with_time_left` put on; none if it is not there.
 fn take_time_left(payload: &mut Bytes) -> Option<Duration> {
     payload.try_get_u32().ok().map(|millis| Duration::from_millis(millis.into()))
-}
-
-/// Bytes that another node has not acknowledged for so long end the connection: without this, one
-/// that was cut would go on waiting long after the network is whole again.
-const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(3);
-
-/// Sets up a connection: small messages go at once, and a dead peer is noticed.
-fn prepare(stream: &TcpStream) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    let millis = u32::try_from(UNACKNOWLEDGED_MAX.as_millis()).expect("a few thousand");
-    rustix::net::sockopt::set_tcp_user_timeout(stream, millis)?;
-    Ok(())
 }
 
 impl Transport for PeerTransport {

@@ -13,8 +13,6 @@ use ephemeris_store::ids::NodeId;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::io::AsyncWriteExt as _;
-use tokio::net::tcp::OwnedWriteHalf;
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tracing::{debug, warn};
@@ -23,6 +21,7 @@ use super::Channel;
 use super::frame::{Frame, FrameReader, Kind};
 use super::hello::{Hello, LocalIdentity, Refused};
 use super::take_time_left;
+use crate::platform::{Listener, Reader, Stream, Writer};
 use crate::supervisor::Tasks;
 
 /// Answers waiting to be written on one connection.
@@ -54,7 +53,7 @@ struct Context {
 /// Takes connections until the tasks end.
 pub(crate) fn serve(
     tasks: &Tasks,
-    listener: TcpListener,
+    mut listener: Box<dyn Listener>,
     identity: LocalIdentity,
     router: Router,
     handler: Arc<dyn RequestHandler>,
@@ -63,7 +62,7 @@ pub(crate) fn serve(
     tasks.spawn("peer listener", async move {
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => {
+                Ok(stream) => {
                     let context = context.clone();
                     context.tasks.clone().spawn("peer connection", async move {
                         if let Err(error) = take(stream, context).await {
@@ -80,9 +79,8 @@ pub(crate) fn serve(
     });
 }
 
-async fn take(stream: TcpStream, context: Context) -> io::Result<()> {
-    super::prepare(&stream)?;
-    let (reader, mut writer) = stream.into_split();
+async fn take(stream: Stream, context: Context) -> io::Result<()> {
+    let Stream { reader, mut writer } = stream;
     let mut reader = FrameReader::new(reader);
     let greeting = reader.next().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
     let judged = judge(&greeting, &context);
@@ -133,7 +131,7 @@ fn answer(number: u64, result: Result<Bytes, String>) -> Frame {
 
 /// Hands Raft messages over in the order they come; answers go back as they are ready.
 async fn route(
-    reader: &mut FrameReader<tokio::net::tcp::OwnedReadHalf>,
+    reader: &mut FrameReader<Reader>,
     router: &Router,
     answers: mpsc::Sender<Frame>,
 ) -> io::Result<()> {
@@ -159,7 +157,7 @@ async fn route(
 
 /// Answers forwarded requests, each in a task of its own, which ends when the caller's time is up.
 async fn handle(
-    reader: &mut FrameReader<tokio::net::tcp::OwnedReadHalf>,
+    reader: &mut FrameReader<Reader>,
     context: &Context,
     from: NodeId,
     answers: mpsc::Sender<Frame>,
@@ -191,10 +189,7 @@ async fn send(answers: &mpsc::Sender<Frame>, frame: Frame) -> io::Result<()> {
     answers.send(frame).await.map_err(|_| io::ErrorKind::ConnectionAborted.into())
 }
 
-async fn write_answers(
-    mut writer: OwnedWriteHalf,
-    mut outgoing: mpsc::Receiver<Frame>,
-) -> io::Result<()> {
+async fn write_answers(mut writer: Writer, mut outgoing: mpsc::Receiver<Frame>) -> io::Result<()> {
     let mut out = BytesMut::new();
     while let Some(frame) = outgoing.recv().await {
         frame.write(&mut out);

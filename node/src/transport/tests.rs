@@ -43,13 +43,18 @@ async fn server_with(
     let address = listener.local_addr().unwrap().to_string();
     let identity = LocalIdentity::new(NodeId(2), 2, Some(ClusterId(cluster)));
     identity.set_directories(known.map(|directory| (NodeId(1), directory)).into_iter().collect());
-    serve(tasks, listener, identity, Router::new(), handler);
+    serve(tasks, Box::new(listener), identity, Router::new(), handler);
     address
 }
 
 fn client(tasks: &Tasks, address: String) -> PeerTransport {
     let identity = LocalIdentity::new(NodeId(1), 1, Some(ClusterId(7)));
-    PeerTransport::new(tasks.clone(), identity, BTreeMap::from([(NodeId(2), address)]))
+    PeerTransport::new(
+        tasks.clone(),
+        Arc::new(Tcp),
+        identity,
+        BTreeMap::from([(NodeId(2), address)]),
+    )
 }
 
 async fn call(client: &PeerTransport, message: &'static [u8]) -> Result<Bytes, TransportError> {
@@ -146,7 +151,7 @@ async fn another_node_at_the_address_is_refused() {
     let address = server(&tasks, 7, None).await;
     let identity = LocalIdentity::new(NodeId(1), 1, Some(ClusterId(7)));
     let nodes = BTreeMap::from([(NodeId(3), address)]);
-    let client = PeerTransport::new(tasks.clone(), identity, nodes);
+    let client = PeerTransport::new(tasks.clone(), Arc::new(Tcp), identity, nodes);
     let answer = client.send(NodeId(3), Channel::Requests, Bytes::new(), DEADLINE).await;
     assert_eq!(answer, Err(TransportError::Unreachable(NodeId(3))));
     tasks.stop().await;

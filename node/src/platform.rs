@@ -1,0 +1,189 @@
+//! What a node runs on: the operating system, or a simulated machine.
+//!
+//! Files, threads, sockets and clocks come to a node through a `Platform` that it is handed at its
+//! start. What is drawn at random comes from `ephemeris_raft::random`, and a fault ends the process
+//! through `supervisor`; both know by themselves when they are part of a simulation.
+
+use std::fs::{self, File};
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ephemeris_raft::disk::{Disk, RealDisk};
+use ephemeris_raft::wal::{Wal, WalError, WalOptions};
+use ephemeris_raft::{Executor, Storage};
+use ephemeris_store::engine::{Fault, RocksEngine, RocksOptions};
+use futures_util::future::BoxFuture;
+use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::clock::{MachineTime, TimeSource};
+use crate::config::NodeConfig;
+use crate::supervisor;
+use crate::transport::Tcp;
+
+/// What a node runs on.
+pub(crate) trait Platform: Send + Sync + 'static {
+    /// The data directory itself, which no other process uses.
+    fn data(&self) -> Arc<dyn Disk>;
+
+    /// Opens what all groups share, and lets the log's writer run.
+    fn open_storage(&self) -> Result<Storage, StorageError>;
+
+    /// The way to other processes.
+    fn network(&self) -> Arc<dyn Network>;
+
+    /// The machine's clocks.
+    fn time(&self) -> Arc<dyn TimeSource>;
+}
+
+/// Connects processes: TCP, or a simulation of it.
+pub(crate) trait Network: Send + Sync + 'static {
+    /// Takes connections at an address.
+    fn listen(&self, address: SocketAddr) -> BoxFuture<'static, io::Result<Box<dyn Listener>>>;
+
+    /// Connects to `HOST:PORT`.
+    fn connect(&self, address: &str) -> BoxFuture<'static, io::Result<Stream>>;
+}
+
+/// Takes connections.
+pub(crate) trait Listener: Send + 'static {
+    /// The next connection.
+    fn accept(&mut self) -> BoxFuture<'_, io::Result<Stream>>;
+}
+
+/// What comes in on a connection.
+pub(crate) type Reader = Box<dyn AsyncRead + Send + Unpin>;
+
+/// What goes out on a connection.
+pub(crate) type Writer = Box<dyn AsyncWrite + Send + Unpin>;
+
+/// One end of a connection. It sends small messages at once, and notices when what it sent is not
+/// acknowledged.
+pub(crate) struct Stream {
+    pub(crate) reader: Reader,
+    pub(crate) writer: Writer,
+}
+
+/// Why a node's storage cannot be used.
+#[derive(Debug, Error)]
+pub(crate) enum StorageError {
+    /// The state engine is not usable.
+    #[error("the state cannot be opened: {0}")]
+    State(#[from] Fault),
+    /// The write-ahead log is not usable.
+    #[error("the log cannot be opened: {0}")]
+    Log(#[from] WalError),
+    /// A directory or thread could not be made.
+    #[error("storage cannot be opened: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// Why a data directory cannot be used.
+#[derive(Debug, Error)]
+pub(crate) enum DirectoryError {
+    /// The file system refuses.
+    #[error("the data directory {path} cannot be used: {source}")]
+    Io {
+        /// The directory.
+        path: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// Somebody else uses it.
+    #[error("the data directory {path} is in use by another process; end it first")]
+    InUse {
+        /// The directory.
+        path: String,
+    },
+}
+
+const LOCK_FILE: &str = "lock";
+
+/// The operating system, with the directory it keeps for the node.
+pub(crate) struct OperatingSystem {
+    path: PathBuf,
+    data: Arc<RealDisk>,
+    options: RocksOptions,
+    /// Held as long as the directory is used.
+    _lock: File,
+}
+
+impl OperatingSystem {
+    /// Takes the data directory for this process alone; makes it if it is not there.
+    pub(crate) fn take(config: &NodeConfig) -> Result<Self, DirectoryError> {
+        let path = config.data_dir.clone();
+        let lock = take_lock(&path)?;
+        let data = Arc::new(RealDisk::open(&path).map_err(|source| unusable(&path, source))?);
+        let options = RocksOptions {
+            block_cache_bytes: config.block_cache_bytes,
+            write_buffer_bytes: config.write_buffer_bytes,
+        };
+        Ok(Self { path, data, options, _lock: lock })
+    }
+}
+
+impl Platform for OperatingSystem {
+    fn data(&self) -> Arc<dyn Disk> {
+        self.data.clone()
+    }
+
+    fn open_storage(&self) -> Result<Storage, StorageError> {
+        let engine = Arc::new(RocksEngine::open(&self.path.join("state"), self.options)?);
+        let log = Arc::new(RealDisk::open(&self.path.join("log"))?);
+        let snapshots = Arc::new(RealDisk::open(&self.path.join("snapshots"))?);
+        let (wal, writer) = Wal::open(log, WalOptions::default())?;
+        let run = move || {
+            if let Err(error) = writer.run() {
+                // A disk that did not write what it was told must not be trusted again.
+                supervisor::fault(&format!("the write-ahead log has failed: {error}"));
+            }
+        };
+        std::thread::Builder::new().name("wal".into()).spawn(run)?;
+        Ok(Storage { engine, wal, snapshots, executor: Executor::Threads })
+    }
+
+    fn network(&self) -> Arc<dyn Network> {
+        Arc::new(Tcp)
+    }
+
+    fn time(&self) -> Arc<dyn TimeSource> {
+        Arc::new(MachineTime)
+    }
+}
+
+/// Makes the directory if it is not there, and keeps everybody else out.
+fn take_lock(path: &Path) -> Result<File, DirectoryError> {
+    let open = || {
+        fs::create_dir_all(path)?;
+        File::create(path.join(LOCK_FILE))
+    };
+    let lock = open().map_err(|source| unusable(path, source))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(fs::TryLockError::WouldBlock) => {
+            Err(DirectoryError::InUse { path: path.display().to_string() })
+        }
+        Err(fs::TryLockError::Error(source)) => Err(unusable(path, source)),
+    }
+}
+
+fn unusable(path: &Path, source: io::Error) -> DirectoryError {
+    DirectoryError::Io { path: path.display().to_string(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_has_one_user_at_a_time() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("data");
+        let first = take_lock(&path).unwrap();
+        assert!(matches!(take_lock(&path), Err(DirectoryError::InUse { .. })));
+        drop(first);
+        take_lock(&path).unwrap();
+    }
+}
