@@ -7,6 +7,7 @@
 //! 3. `partition::Partition::apply` turns it into one engine batch and an `Outcome`.
 //! 4. `ttl` decides, everywhere by the same rule, whether an item still exists.
 
+pub mod binary_json;
 pub mod catalog;
 pub mod change_feed;
 pub mod charge;
