@@ -1,6 +1,7 @@
 //! A signing HTTP client: one request, one attempt, the whole answer.
 
 mod answer;
+mod binary_json;
 mod resources;
 mod retry;
 mod sign;
@@ -12,6 +13,7 @@ use reqwest::Method;
 use crate::clock;
 
 pub use answer::{Answer, Fate, NoAnswer};
+pub use binary_json::binary_json;
 pub use resources::Container;
 pub use retry::{Created, Retrying};
 pub use sign::{AccountKey, EMULATOR_KEY, encode_segment, http_date};
@@ -93,7 +95,16 @@ impl Call {
 impl Client {
     /// A client of the node at `base`, as `http://127.0.0.1:8081`.
     pub fn new(base: impl Into<String>, key: AccountKey) -> Self {
-        let http = reqwest::Client::builder()
+        Self::built(reqwest::Client::builder(), base, key)
+    }
+
+    /// A client that speaks HTTP/2 from its first byte on, over one connection, as the Rust SDK does.
+    pub fn over_http2(base: impl Into<String>, key: AccountKey) -> Self {
+        Self::built(reqwest::Client::builder().http2_prior_knowledge(), base, key)
+    }
+
+    fn built(builder: reqwest::ClientBuilder, base: impl Into<String>, key: AccountKey) -> Self {
+        let http = builder
             .timeout(ANSWER_DEADLINE)
             .connect_timeout(CONNECT_DEADLINE)
             .build()

@@ -121,7 +121,7 @@ fn partition(
 
 #[cfg(test)]
 mod tests {
-    use axum::http::{HeaderMap, HeaderName, HeaderValue};
+    use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
     use ephemeris_store::partition_key::{Epk, PartitionKey};
 
     use super::super::resolve;
@@ -131,7 +131,7 @@ mod tests {
         let pairs = pairs
             .iter()
             .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
-        RequestHeaders::new(pairs.collect::<HeaderMap>())
+        RequestHeaders::new(pairs.collect::<HeaderMap>(), &Uri::default())
     }
 
     fn start_of(pairs: &[(&'static str, &'static str)]) -> Result<FeedStart, ApiError> {

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use axum::http::StatusCode;
+use ephemeris_store::binary_json::InvalidBinaryJson;
 use ephemeris_store::catalog::{CatalogRefusal, InvalidDefinition, InvalidThroughput};
 use ephemeris_store::charge::Charge;
 use ephemeris_store::command::Refusal;
@@ -302,6 +303,25 @@ impl From<InvalidDocument> for ApiError {
         match error {
             InvalidDocument::Json(_) => ApiError::BadRequest(message),
             InvalidDocument::TooLarge { .. } => ApiError::TooLarge(message),
+        }
+    }
+}
+
+impl From<InvalidBinaryJson> for ApiError {
+    fn from(error: InvalidBinaryJson) -> Self {
+        let message = format!("The body is not valid Cosmos binary JSON: {error}.");
+        match error {
+            InvalidBinaryJson::TooLarge => ApiError::TooLarge(message),
+            InvalidBinaryJson::NoPreamble
+            | InvalidBinaryJson::Truncated { .. }
+            | InvalidBinaryJson::Trailing { .. }
+            | InvalidBinaryJson::Marker { .. }
+            | InvalidBinaryJson::UserString { .. }
+            | InvalidBinaryJson::Length { .. }
+            | InvalidBinaryJson::NotText { .. }
+            | InvalidBinaryJson::Reference { .. }
+            | InvalidBinaryJson::NotFinite { .. }
+            | InvalidBinaryJson::TooDeep { .. } => ApiError::BadRequest(message),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Headers of requests, read into types.
 
-use axum::http::HeaderMap;
+use axum::http::header::HOST;
+use axum::http::{HeaderMap, Uri};
 use ephemeris_store::catalog::Throughput;
 use ephemeris_store::command::Precondition;
 use ephemeris_store::ids::Etag;
@@ -43,8 +44,12 @@ pub(crate) enum Content {
 }
 
 impl RequestHeaders {
-    /// Wraps headers as they came.
-    pub(crate) fn new(headers: HeaderMap) -> Self {
+    /// The headers of a request; the host is among them also where HTTP/2 names it in the URI.
+    pub(crate) fn new(mut headers: HeaderMap, uri: &Uri) -> Self {
+        let authority = uri.authority().map(|authority| authority.as_str().parse());
+        if let Some(Ok(host)) = authority {
+            headers.entry(HOST).or_insert(host);
+        }
         Self(headers)
     }
 
@@ -204,7 +209,20 @@ mod tests {
         let pairs = pairs.iter().map(|(name, value)| {
             (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())
         });
-        RequestHeaders::new(pairs.collect())
+        RequestHeaders::new(pairs.collect(), &Uri::default())
+    }
+
+    #[test]
+    fn the_host_is_known_in_every_version_of_http() {
+        let host = |headers: HeaderMap, uri: &str| {
+            let headers = RequestHeaders::new(headers, &uri.parse().unwrap());
+            headers.text("host").unwrap().map(str::to_string)
+        };
+        let named = HeaderMap::from_iter([(HOST, HeaderValue::from_static("a:1"))]);
+        assert_eq!(host(named.clone(), "/dbs").as_deref(), Some("a:1"));
+        assert_eq!(host(HeaderMap::new(), "http://b:2/dbs").as_deref(), Some("b:2"));
+        assert_eq!(host(named, "http://b:2/dbs").as_deref(), Some("a:1"));
+        assert_eq!(host(HeaderMap::new(), "/dbs"), None);
     }
 
     #[test]
@@ -295,7 +313,7 @@ mod tests {
             if let Ok(value) = HeaderValue::from_bytes(&value) {
                 let mut map = HeaderMap::new();
                 map.insert(name, value);
-                let headers = RequestHeaders::new(map);
+                let headers = RequestHeaders::new(map, &Uri::default());
                 let _ = (headers.precondition(), headers.partition_key(), headers.page_rows());
                 let _ = (headers.epk_range(), headers.throughput(), headers.content());
                 let _ = headers.consistency(ConsistencyLevel::Session);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::http::StatusCode;
+use ephemeris_store::binary_json;
 use ephemeris_store::catalog::PartitionRecord;
 use ephemeris_store::charge::Charge;
 use ephemeris_store::command::{Action, Effect, ItemWrite, Precondition, Refused, Written};
@@ -22,9 +23,6 @@ use super::resolve::Resolved;
 use super::session::Freshness;
 use super::{Call, Gateway};
 use crate::partition::{PartitionRequest, PartitionResponse};
-
-/// First byte of a body in Cosmos binary JSON.
-const BINARY_JSON: u8 = 0x80;
 
 /// `POST /dbs/d/colls/c/docs`
 pub(crate) async fn create(
@@ -190,14 +188,13 @@ fn missing(headers: DataHeaders) -> Failure {
     failure
 }
 
-/// Reads the body of an item.
+/// Reads the body of an item: JSON, as text or, from the Rust SDK, in Cosmos' binary form.
 pub(crate) fn parse_body(resolved: &Resolved, body: &[u8]) -> Result<ParsedDocument, ApiError> {
-    if body.first() == Some(&BINARY_JSON) {
-        let message = "The body is Cosmos binary JSON, which is not supported by this version of \
-                       Ephemeris. Set AZURE_COSMOS_BINARY_ENCODING_ENABLED=false.";
-        return Err(ApiError::BadRequest(message.to_string()));
+    let rules = resolved.container.definition.rules();
+    if binary_json::is_binary(body) {
+        return Ok(rules.parse(&binary_json::decode(body)?)?);
     }
-    Ok(resolved.container.definition.rules().parse(body)?)
+    Ok(rules.parse(body)?)
 }
 
 /// The id in a body.

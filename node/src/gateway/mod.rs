@@ -193,7 +193,7 @@ impl Gateway {
         self.verifier.verify(parts.method.as_str(), &segments, &parts.headers, date)?;
         let target = segments.target()?;
         let body = read_body(&parts, body).await?;
-        let headers = RequestHeaders::new(parts.headers);
+        let headers = RequestHeaders::new(parts.headers, &parts.uri);
         let deadline = clock::monotonic() + self.timeout();
         let account = self.node.config().consistency;
         // The account tells clients what they may ask for.
