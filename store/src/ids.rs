@@ -64,6 +64,24 @@ pub struct ContainerNumber {
     pub number: u32,
 }
 
+/// The number of a user: its database's and its own, never reused within the database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct UserNumber {
+    /// The database that holds the user.
+    pub database: DatabaseNumber,
+    /// The user's number within it; the top bit is always clear.
+    pub number: u32,
+}
+
+/// The number of a permission: its user's and its own, never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct PermissionNumber {
+    /// Whose permission it is.
+    pub user: UserNumber,
+    /// The permission's number.
+    pub number: u32,
+}
+
 /// The number of an item within its container, never reused: its slot in the top byte, then a count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ItemNumber(pub u64);
@@ -72,7 +90,7 @@ pub struct ItemNumber(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RangeId(pub u32);
 
-/// Bit that marks the container part of a resource id.
+/// Bit that tells the container part of a resource id from that of a user.
 const CONTAINER_BIT: u32 = 1 << 31;
 /// The nibble of a child number that tells what kind of resource it is.
 const CHILD_KIND_SHIFT: u32 = 60;
@@ -121,6 +139,17 @@ impl ItemNumber {
     }
 }
 
+impl UserNumber {
+    /// The eight bytes of its `_rid`.
+    pub fn to_bytes(self) -> [u8; 8] {
+        assert!(self.number & CONTAINER_BIT == 0, "the top bit is that of containers");
+        let mut bytes = [0; 8];
+        bytes[..4].copy_from_slice(&self.database.0.to_be_bytes());
+        bytes[4..].copy_from_slice(&self.number.to_be_bytes());
+        bytes
+    }
+}
+
 impl ContainerNumber {
     /// The eight bytes that start every key of this container, in the engine and in its `_rid`.
     pub fn to_bytes(self) -> [u8; 8] {
@@ -140,6 +169,10 @@ pub enum ResourceId {
     Container(ContainerNumber),
     /// Sixteen bytes; the number's top nibble is the child's kind.
     Child(ContainerNumber, u64),
+    /// Eight bytes.
+    User(UserNumber),
+    /// Sixteen bytes.
+    Permission(PermissionNumber),
 }
 
 /// Text that is not a resource id.
@@ -166,23 +199,32 @@ impl ResourceId {
         };
         match bytes.len() {
             4 => Ok(ResourceId::Database(DatabaseNumber(word(0)))),
-            8 | 16 => {
-                let number = word(4);
-                if number & CONTAINER_BIT == 0 {
-                    return Err(NotAResourceId);
-                }
-                let container = ContainerNumber {
-                    database: DatabaseNumber(word(0)),
-                    number: number & !CONTAINER_BIT,
-                };
-                if bytes.len() == 8 {
-                    return Ok(ResourceId::Container(container));
-                }
-                let child: [u8; 8] = bytes[8..].try_into().expect("sixteen bytes were checked");
-                Ok(ResourceId::Child(container, u64::from_le_bytes(child)))
-            }
+            8 | 16 => Self::below_database(
+                DatabaseNumber(word(0)),
+                word(4),
+                bytes[8..].try_into().ok().map(u64::from_le_bytes),
+            ),
             _ => Err(NotAResourceId),
         }
+    }
+
+    /// A container or a user, or what it holds.
+    fn below_database(
+        database: DatabaseNumber,
+        number: u32,
+        child: Option<u64>,
+    ) -> Result<Self, NotAResourceId> {
+        if number & CONTAINER_BIT == 0 {
+            let user = UserNumber { database, number };
+            let Some(child) = child else { return Ok(ResourceId::User(user)) };
+            let number = u32::try_from(child).map_err(|_| NotAResourceId)?;
+            return Ok(ResourceId::Permission(PermissionNumber { user, number }));
+        }
+        let container = ContainerNumber { database, number: number & !CONTAINER_BIT };
+        Ok(match child {
+            None => ResourceId::Container(container),
+            Some(child) => ResourceId::Child(container, child),
+        })
     }
 
     /// The item number, if this is an item's id.
@@ -191,7 +233,11 @@ impl ResourceId {
             ResourceId::Child(_, number) if number >> CHILD_KIND_SHIFT == 0 => {
                 Some(ItemNumber(number))
             }
-            ResourceId::Child(..) | ResourceId::Database(_) | ResourceId::Container(_) => None,
+            ResourceId::Child(..)
+            | ResourceId::Database(_)
+            | ResourceId::Container(_)
+            | ResourceId::User(_)
+            | ResourceId::Permission(_) => None,
         }
     }
 }
@@ -211,6 +257,15 @@ impl fmt::Display for ResourceId {
             ResourceId::Child(container, number) => {
                 bytes[..8].copy_from_slice(&container.to_bytes());
                 bytes[8..].copy_from_slice(&number.to_le_bytes());
+                16
+            }
+            ResourceId::User(user) => {
+                bytes[..8].copy_from_slice(&user.to_bytes());
+                8
+            }
+            ResourceId::Permission(PermissionNumber { user, number }) => {
+                bytes[..8].copy_from_slice(&user.to_bytes());
+                bytes[8..12].copy_from_slice(&number.to_le_bytes());
                 16
             }
         };
@@ -239,6 +294,18 @@ pub fn container_link(container: ContainerNumber) -> String {
         ResourceId::Database(container.database),
         ResourceId::Container(container)
     )
+}
+
+/// `_self` of a user.
+pub fn user_link(user: UserNumber) -> String {
+    let (database, user) = (ResourceId::Database(user.database), ResourceId::User(user));
+    format!("dbs/{database}/users/{user}/")
+}
+
+/// `_self` of a permission.
+pub fn permission_link(permission: PermissionNumber) -> String {
+    let id = ResourceId::Permission(permission);
+    format!("{}permissions/{id}/", user_link(permission.user))
 }
 
 /// An entity tag: new on every write, compared as a whole.
@@ -291,7 +358,7 @@ impl fmt::Display for Etag {
     }
 }
 
-/// The name of a database, container or script: what stands in a URL.
+/// The name of a database, container, script, user or permission: what stands in a URL.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ResourceName(String);
@@ -430,6 +497,7 @@ mod tests {
 
     const CONTAINER: ContainerNumber =
         ContainerNumber { database: DatabaseNumber(0x4A7C_4F00), number: 0x6336_55F3 };
+    const USER: UserNumber = UserNumber { database: DatabaseNumber(0x4A7C_4F00), number: 9 };
 
     #[test]
     fn resource_ids_match_the_published_samples() {
@@ -447,6 +515,8 @@ mod tests {
             ResourceId::Container(CONTAINER),
             ResourceId::item(CONTAINER, ItemNumber::new(0xFF, 7)),
             ResourceId::child(CONTAINER, ChildKind::Script, 3),
+            ResourceId::User(USER),
+            ResourceId::Permission(PermissionNumber { user: USER, number: u32::MAX }),
         ];
         for id in ids {
             let text = id.to_string();
@@ -457,7 +527,8 @@ mod tests {
 
     #[test]
     fn names_are_not_resource_ids() {
-        for name in ["", "db", "my-database", "SnxPAAAA", "SnxPAGM2VfM=", "====", "é"] {
+        let no_permission = "SnxPAAAAAAkBAAAAAAAAgA==";
+        for name in ["", "db", "my-database", "SnxPAAAA", no_permission, "====", "é"] {
             assert_eq!(ResourceId::parse(name), Err(NotAResourceId), "{name}");
         }
     }

@@ -51,7 +51,11 @@ impl Resolved {
         let rid = ResourceId::parse(segment).ok().filter(|_| self.by_rid)?;
         match rid {
             ResourceId::Child(container, _) if container == self.container.number => Some(rid),
-            ResourceId::Child(..) | ResourceId::Container(_) | ResourceId::Database(_) => None,
+            ResourceId::Child(..)
+            | ResourceId::Container(_)
+            | ResourceId::Database(_)
+            | ResourceId::User(_)
+            | ResourceId::Permission(_) => None,
         }
     }
 
@@ -141,7 +145,13 @@ fn find_database(view: &DirectoryView, segment: &str) -> Option<(Arc<Database>, 
         Ok(ResourceId::Database(number)) => {
             view.state().database(number).map(|database| (database.clone(), true))
         }
-        Ok(ResourceId::Container(_) | ResourceId::Child(..)) | Err(_) => None,
+        Ok(
+            ResourceId::Container(_)
+            | ResourceId::Child(..)
+            | ResourceId::User(_)
+            | ResourceId::Permission(_),
+        )
+        | Err(_) => None,
     }
 }
 

@@ -26,11 +26,11 @@ use crate::ttl::PolicyEpoch;
 /// Most databases and containers together, as in Azure.
 const RESOURCES_MAX: usize = 500;
 
-type Result<T, E = CatalogRefusal> = std::result::Result<T, E>;
+pub(super) type Result<T, E = CatalogRefusal> = std::result::Result<T, E>;
 
 /// An entry being applied: a copy of the state, and the rows it changes.
-struct Draft {
-    state: CatalogState,
+pub(super) struct Draft {
+    pub(super) state: CatalogState,
     batch: Batch,
     lsn: Lsn,
 }
@@ -144,27 +144,35 @@ impl Draft {
                 self.delete_script(container, kind, &name, precondition)
             }
             CatalogCommand::SetReplicas { group, plan } => self.set_replicas(group, &plan),
+            CatalogCommand::ChangeUsers { database, change } => {
+                return self.change_users(database, change);
+            }
         })
     }
 
-    fn put<R: Record>(&mut self, record: &R) {
+    pub(super) fn put<R: Record>(&mut self, record: &R) {
         self.batch.put(Table::Catalog, record.row_key(), record.encode());
     }
 
-    fn delete<R: Record>(&mut self, record: &R) {
+    pub(super) fn delete<R: Record>(&mut self, record: &R) {
         self.batch.delete(Table::Catalog, record.row_key());
     }
 
     /// Stamp and tag of what this entry writes; `operation` tells several apart.
-    fn resource(&self, operation: u16) -> Resource {
+    pub(super) fn resource(&self, operation: u16) -> Resource {
         let ts: Seconds = self.state.header.last_ts;
         Resource { ts, etag: Etag::new(GroupId::CATALOG, self.lsn, operation) }
     }
 
     /// A replica made by this entry: no earlier one has its number.
     fn new_replica(&self, node: NodeId) -> ReplicaId {
-        let incarnation = u32::try_from(self.lsn.0).expect("the catalog's log stays below 2^32");
-        ReplicaId { node, incarnation }
+        ReplicaId { node, incarnation: self.new_number() }
+    }
+
+    /// A number that no earlier entry gave: that of this one.
+    pub(super) fn new_number(&self) -> u32 {
+        let number = u32::try_from(self.lsn.0).ok().filter(|number| *number < 1 << 31);
+        number.expect("the catalog's log stays below 2^31")
     }
 
     fn register_node(
@@ -255,6 +263,10 @@ impl Draft {
         let containers: Vec<_> = self.state.containers(number).cloned().collect();
         for container in containers {
             self.remove_container(&container);
+        }
+        let users: Vec<_> = self.state.users(number).map(|user| user.number).collect();
+        for user in users {
+            self.remove_user(user);
         }
         self.remove_offer(OfferTarget::Database(number));
         self.delete(database.as_ref());
@@ -494,7 +506,7 @@ impl Draft {
     }
 }
 
-fn check(precondition: Precondition, resource: Resource) -> Result<()> {
+pub(super) fn check(precondition: Precondition, resource: Resource) -> Result<()> {
     if precondition.allows(resource.etag) {
         Ok(())
     } else {

@@ -6,7 +6,10 @@ use thiserror::Error;
 use super::state::{ClusterId, ScriptKind, Sweeping};
 use super::throughput::Throughput;
 use crate::command::Precondition;
-use crate::ids::{ContainerNumber, DatabaseNumber, GroupId, Lsn, NodeId, ReplicaId, ResourceName};
+use crate::ids::{
+    ContainerNumber, DatabaseNumber, GroupId, Lsn, NodeId, PermissionNumber, ReplicaId,
+    ResourceName, UserNumber,
+};
 use crate::time::ClockInterval;
 use crate::ttl::PolicyEpoch;
 
@@ -141,6 +144,75 @@ pub enum CatalogCommand {
         /// Where they shall live.
         plan: ReplicaPlan,
     },
+    /// Changes the users of a database, or what they are permitted.
+    ChangeUsers {
+        /// Whose users.
+        database: DatabaseNumber,
+        /// What to change.
+        change: UserChange,
+    },
+}
+
+/// A change of a database's users or of their permissions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum UserChange {
+    /// Creates a user.
+    Create {
+        /// Its name.
+        name: ResourceName,
+        /// What if there is one of that name.
+        if_taken: IfTaken,
+    },
+    /// Replaces a user, of which only the name can change.
+    Rename {
+        /// Which.
+        user: UserNumber,
+        /// Its name.
+        name: ResourceName,
+        /// What must hold.
+        precondition: Precondition,
+    },
+    /// Deletes a user and its permissions.
+    Delete {
+        /// Which.
+        user: UserNumber,
+        /// What must hold.
+        precondition: Precondition,
+    },
+    /// Creates a permission.
+    CreatePermission {
+        /// Whose.
+        user: UserNumber,
+        /// The checked definition as JSON.
+        definition: String,
+        /// What if the user has one of that name.
+        if_taken: IfTaken,
+    },
+    /// Replaces a permission, its name included.
+    ReplacePermission {
+        /// Which.
+        permission: PermissionNumber,
+        /// The checked definition as JSON.
+        definition: String,
+        /// What must hold.
+        precondition: Precondition,
+    },
+    /// Deletes a permission.
+    DeletePermission {
+        /// Which.
+        permission: PermissionNumber,
+        /// What must hold.
+        precondition: Precondition,
+    },
+}
+
+/// What creating something does where the name is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum IfTaken {
+    /// Nothing: it is refused.
+    Refuse,
+    /// Replaces what bears the name: an upsert.
+    Replace,
 }
 
 /// What a command made.
@@ -163,6 +235,10 @@ pub enum Created {
     Script,
     /// A node's replica of the catalog: the same however often the node registers.
     Node(ReplicaId),
+    /// A user.
+    User(UserNumber),
+    /// A permission.
+    Permission(PermissionNumber),
 }
 
 /// What applying a command answers.

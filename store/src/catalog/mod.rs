@@ -1,12 +1,14 @@
 //! The catalog: what exists in the cluster and where it lives. Replicated by group 0 on every node.
 //!
 //! It holds nodes, databases, containers with their full definitions, throughput offers, scripts,
-//! and for every partition its slots, parents and replicas. The state is a persistent map, so that a
+//! users and their permissions, and for every partition its slots, parents and replicas. The state is a persistent map, so that a
 //! reader takes a whole consistent copy for the price of a pointer.
 
 mod apply;
+mod apply_users;
 mod command;
 mod definition;
+mod permission;
 mod rates;
 mod state;
 mod throughput;
@@ -14,12 +16,16 @@ mod throughput;
 use std::sync::{Arc, PoisonError, RwLock};
 
 pub use command::{
-    CatalogCommand, CatalogOutcome, CatalogProposal, CatalogRefusal, Created, ReplicaPlan,
+    CatalogCommand, CatalogOutcome, CatalogProposal, CatalogRefusal, Created, IfTaken, ReplicaPlan,
+    UserChange,
 };
 pub use definition::{ContainerDefinition, InvalidDefinition};
+pub use permission::{
+    InvalidPermission, PermissionDefinition, PermissionMode, ResourceLink, Scope, ScopePart,
+};
 pub use state::{
     CatalogState, ClusterId, Container, Database, NodeRecord, Offer, OfferTarget, PartitionRecord,
-    Resource, Script, ScriptKind, Sweeping,
+    Permission, Resource, Script, ScriptKind, Sweeping, User,
 };
 pub use throughput::{InvalidThroughput, PARTITION_RU_AT_CREATION, Throughput};
 

@@ -7,14 +7,16 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::definition::ContainerDefinition;
+use super::permission::{PermissionMode, Scope};
 use super::throughput::Throughput;
 use crate::codec;
 use crate::engine::{Fault, KeyRange, Read, Table};
 use crate::ids::{
-    ContainerNumber, DatabaseNumber, Etag, GroupId, NodeId, RangeId, ReplicaId, ResourceName,
+    ContainerNumber, DatabaseNumber, Etag, GroupId, NodeId, PermissionNumber, RangeId, ReplicaId,
+    ResourceName, UserNumber,
 };
 use crate::machine::LogId;
-use crate::partition_key::SlotRange;
+use crate::partition_key::{PartitionKey, SlotRange};
 use crate::time::{Millis, Seconds};
 use crate::ttl::PolicyEpoch;
 
@@ -161,6 +163,36 @@ pub struct Script {
     pub resource: Resource,
 }
 
+/// Somebody to whom permissions are given.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct User {
+    /// Its number.
+    pub number: UserNumber,
+    /// Its name, unique in the database.
+    pub name: ResourceName,
+    /// Stamp and tag.
+    pub resource: Resource,
+}
+
+/// What a user may do with what.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Permission {
+    /// Its number.
+    pub number: PermissionNumber,
+    /// Its name, unique among its user's.
+    pub name: ResourceName,
+    /// What may be done.
+    pub mode: PermissionMode,
+    /// With which resource.
+    pub scope: Scope,
+    /// With which of its items, by their partition key; with all if there is none.
+    pub partition_key: Option<PartitionKey>,
+    /// The definition as JSON.
+    pub json: String,
+    /// Stamp and tag.
+    pub resource: Resource,
+}
+
 /// Counters and clock, stored with the applied position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Header {
@@ -194,6 +226,8 @@ pub struct CatalogState {
     pub(super) partitions: OrdMap<GroupId, Arc<PartitionRecord>>,
     pub(super) offers: OrdMap<u32, Arc<Offer>>,
     pub(super) scripts: OrdMap<(ContainerNumber, ScriptKind, u32), Arc<Script>>,
+    pub(super) users: OrdMap<UserNumber, Arc<User>>,
+    pub(super) permissions: OrdMap<PermissionNumber, Arc<Permission>>,
 }
 
 /// A record with a row of its own.
@@ -245,6 +279,12 @@ plain_record!(Script, 6, r => {
     let mut key = r.container.to_bytes().to_vec();
     key.push(r.kind as u8);
     key.extend(r.number.to_be_bytes());
+    key
+});
+plain_record!(User, 7, r => r.number.to_bytes().to_vec());
+plain_record!(Permission, 8, r => {
+    let mut key = r.number.user.to_bytes().to_vec();
+    key.extend(r.number.number.to_be_bytes());
     key
 });
 
@@ -306,6 +346,8 @@ impl CatalogState {
             partitions: load(read, |record: &PartitionRecord| record.group)?,
             offers: load(read, |record: &Offer| record.number)?,
             scripts: load(read, |record: &Script| (record.container, record.kind, record.number))?,
+            users: load(read, |record: &User| record.number)?,
+            permissions: load(read, |record: &Permission| record.number)?,
         })
     }
 
@@ -435,5 +477,39 @@ impl CatalogState {
         name: &str,
     ) -> Option<&Arc<Script>> {
         self.scripts(container, kind).find(|script| script.name.as_str() == name)
+    }
+
+    /// The users of a database in the order they were created.
+    pub fn users(&self, database: DatabaseNumber) -> impl Iterator<Item = &Arc<User>> {
+        let first = UserNumber { database, number: 0 };
+        let last = UserNumber { database, number: u32::MAX };
+        self.users.range(first..=last).map(|(_, user)| user)
+    }
+
+    /// A user by its number.
+    pub fn user(&self, number: UserNumber) -> Option<&Arc<User>> {
+        self.users.get(&number)
+    }
+
+    /// A user by its name.
+    pub fn user_named(&self, database: DatabaseNumber, name: &str) -> Option<&Arc<User>> {
+        self.users(database).find(|user| user.name.as_str() == name)
+    }
+
+    /// The permissions of a user in the order they were created.
+    pub fn permissions(&self, user: UserNumber) -> impl Iterator<Item = &Arc<Permission>> {
+        let first = PermissionNumber { user, number: 0 };
+        let last = PermissionNumber { user, number: u32::MAX };
+        self.permissions.range(first..=last).map(|(_, permission)| permission)
+    }
+
+    /// A permission by its number.
+    pub fn permission(&self, number: PermissionNumber) -> Option<&Arc<Permission>> {
+        self.permissions.get(&number)
+    }
+
+    /// A permission by its name.
+    pub fn permission_named(&self, user: UserNumber, name: &str) -> Option<&Arc<Permission>> {
+        self.permissions(user).find(|permission| permission.name.as_str() == name)
     }
 }

@@ -1,5 +1,7 @@
 //! The catalog's laws: names are unique, deletion cascades, numbers are never reused.
 
+mod users;
+
 use std::sync::Arc;
 
 use serde_json::json;
