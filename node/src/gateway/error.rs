@@ -277,7 +277,9 @@ impl From<CatalogRefusal> for ApiError {
             CatalogRefusal::Immutable(property) if property == "uniqueKeyPolicy" => {
                 ApiError::Forbidden(message)
             }
-            CatalogRefusal::Immutable(_) => ApiError::BadRequest(message),
+            CatalogRefusal::Immutable(_) | CatalogRefusal::ComputedOverListed(_) => {
+                ApiError::BadRequest(message)
+            }
             CatalogRefusal::Limit(_) => ApiError::Forbidden(message),
             CatalogRefusal::StalePlan => ApiError::NotExecuted(message),
         }

@@ -347,6 +347,9 @@ impl Draft {
         if let Some(property) = old.definition.immutable_difference(&definition) {
             return Err(CatalogRefusal::Immutable(property.to_string()));
         }
+        if let Some(name) = old.definition.listed_and_now_computed(&definition) {
+            return Err(CatalogRefusal::ComputedOverListed(name.to_string()));
+        }
         let mut container = (**old).clone();
         let acted_upon = |of: &ContainerDefinition| (of.ttl(), of.retention());
         if acted_upon(&container.definition) != acted_upon(&definition) {

@@ -297,6 +297,12 @@ pub enum CatalogRefusal {
         /// The groups; the catalog's is 0.
         groups: Vec<GroupId>,
     },
+    /// A replacement computes a property that was stored and listed for indexing so far.
+    #[error(
+        "The computed property '{0}' cannot be added: the indexing policy lists a stored property \
+         of this name."
+    )]
+    ComputedOverListed(String),
 }
 
 /// Groups named one by one in a message.

@@ -200,11 +200,32 @@ impl ContainerDefinition {
         .find_map(|(property, same)| (!same).then_some(property))
     }
 
+    /// A property that a replacement computes, and that this definition lists for indexing as one of
+    /// the stored items. Those it computes itself it may list.
+    pub fn listed_and_now_computed<'n>(&self, new: &'n Self) -> Option<&'n str> {
+        let listed = listed_names(&self.json["indexingPolicy"]);
+        let is_stored = |name: &str| !self.computed.names().any(|known| known == name);
+        new.computed.names().find(|name| is_stored(name) && listed.iter().any(|one| one == name))
+    }
+
     /// The unique keys; there are none if there is no policy, which is not completed with one.
     fn unique_keys(&self) -> &[Value] {
         let keys = self.json.get("uniqueKeyPolicy").and_then(|policy| policy.get("uniqueKeys"));
         keys.and_then(Value::as_array).map_or(&[], Vec::as_slice)
     }
+}
+
+/// The top-level properties that paths of an indexing policy name.
+fn listed_names(policy: &Value) -> Vec<String> {
+    let paths = |member: &str| policy[member].as_array().into_iter().flatten();
+    let composites = paths("compositeIndexes").filter_map(Value::as_array).flatten();
+    let entries = ["includedPaths", "excludedPaths", "spatialIndexes"].into_iter().flat_map(paths);
+    let name = |entry: &Value| {
+        let path = entry["path"].as_str()?;
+        let names = path.strip_suffix("/?").or(path.strip_suffix("/*")).unwrap_or(path);
+        parse_path(names).ok()?.into_iter().next()
+    };
+    entries.chain(composites).filter_map(name).collect()
 }
 
 fn name_of(json: &Map<String, Value>) -> Result<ResourceName, InvalidDefinition> {
@@ -501,5 +522,51 @@ mod tests {
         assert!(matches!(definition(&unique), Err(InvalidDefinition::Unsupported(_))));
         assert!(definition(&json!({ "uniqueKeyPolicy": { "uniqueKeys": [] } })).is_ok());
         assert!(definition(&json!({ "computedProperties": {} })).is_err());
+    }
+
+    #[test]
+    fn computed_properties_are_checked_and_echoed() {
+        let computed = json!([{ "name": "low", "query": "SELECT VALUE c.n FROM c", "x": 1 }]);
+        let accepted = definition(&json!({ "computedProperties": computed })).unwrap();
+        assert_eq!(accepted.json()["computedProperties"], computed);
+        assert_eq!(accepted.computed().names().collect::<Vec<_>>(), ["low"]);
+        let refused = json!([{ "name": "low", "query": "SELECT c.n FROM c" }]);
+        let refused = json!({ "computedProperties": refused });
+        assert!(matches!(definition(&refused), Err(InvalidDefinition::Computed(_))));
+        let mut stored = json!({ "id": "c", "partitionKey": { "paths": ["/pk"] } });
+        stored.as_object_mut().unwrap().extend(refused.as_object().unwrap().clone());
+        let restored = ContainerDefinition::restore(&stored).unwrap();
+        assert_eq!(restored.computed().names().count(), 0, "what was stored unchecked still opens");
+        assert_eq!(restored.json()["computedProperties"], stored["computedProperties"]);
+    }
+
+    #[test]
+    fn what_is_listed_as_stored_cannot_become_computed() {
+        let with = |policy: Value, name: &str| {
+            let query = "SELECT VALUE c.n FROM c";
+            let computed = json!([{ "name": name, "query": query }]);
+            let computed = if name.is_empty() { json!([]) } else { computed };
+            definition(&json!({ "indexingPolicy": policy, "computedProperties": computed }))
+                .unwrap()
+        };
+        let listed = |entries: Value| {
+            let mut policy = json!({ "includedPaths": [{ "path": "/*" }] });
+            policy.as_object_mut().unwrap().extend(entries.as_object().unwrap().clone());
+            policy
+        };
+        for policy in [
+            listed(json!({ "includedPaths": [{ "path": "/*" }, { "path": "/low/?" }] })),
+            listed(json!({ "excludedPaths": [{ "path": "/\"low\"/sub/*" }] })),
+            listed(json!({ "spatialIndexes": [{ "path": "/low/*", "types": ["Point"] }] })),
+            listed(json!({ "compositeIndexes": [[{ "path": "/a" }, { "path": "/low" }]] })),
+        ] {
+            let computes = with(policy.clone(), "low");
+            let conflict = |old: &ContainerDefinition| {
+                old.listed_and_now_computed(&computes).map(str::to_string)
+            };
+            assert_eq!(conflict(&with(policy.clone(), "")), Some("low".to_string()), "{policy}");
+            assert_eq!(conflict(&with(policy.clone(), "low")), None, "its own entry: {policy}");
+            assert_eq!(conflict(&with(listed(json!({})), "")), None, "not listed before");
+        }
     }
 }

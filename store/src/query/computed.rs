@@ -229,3 +229,6 @@ fn forbidden_part(part: &Expr) -> Option<&'static str> {
         | ExprKind::Object(_) => None,
     }
 }
+
+#[cfg(test)]
+mod tests;
