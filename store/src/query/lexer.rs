@@ -41,6 +41,22 @@ const SYMBOLS: [&str; 33] = [
     ":", "?", "*", "/", "%", "+", "-", "=", "<", ">", "&", "|", "^", "~", ";", "!",
 ];
 
+/// True if a name can stand without brackets and quotes.
+pub(super) fn is_identifier(name: &str) -> bool {
+    let starts = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+    let is_word = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    starts && is_word && !is_reserved(name)
+}
+
+/// True for words that are no names.
+fn is_reserved(word: &str) -> bool {
+    match KEYWORDS.iter().find(|keyword| keyword.eq_ignore_ascii_case(word)) {
+        Some(&"UDF") => word == "udf",
+        Some(_) => true,
+        None => matches!(word, "true" | "false" | "null" | "undefined"),
+    }
+}
+
 pub(super) fn tokenize(text: &str) -> Result<Vec<Token>, QueryError> {
     let mut lexer = Lexer { rest: text, at: 0 };
     let mut tokens = Vec::new();

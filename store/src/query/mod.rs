@@ -31,6 +31,7 @@ mod op;
 mod page;
 mod parameters;
 mod parser;
+mod print;
 mod run;
 mod select;
 mod sinks;
