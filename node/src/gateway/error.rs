@@ -148,7 +148,9 @@ impl ApiError {
             ApiError::MethodNotAllowed { .. } => {
                 (StatusCode::METHOD_NOT_ALLOWED, 0, "MethodNotAllowed")
             }
-            ApiError::Timeout(_) | ApiError::QueryTimeout => (StatusCode::REQUEST_TIMEOUT, 0, "RequestTimeout"),
+            ApiError::Timeout(_) | ApiError::QueryTimeout => {
+                (StatusCode::REQUEST_TIMEOUT, 0, "RequestTimeout")
+            }
             ApiError::Conflict(_) => (StatusCode::CONFLICT, 0, "Conflict"),
             ApiError::RangeGone(_) => (StatusCode::GONE, 1002, "Gone"),
             ApiError::PreconditionFailed => {

@@ -4,9 +4,7 @@ use axum::http::StatusCode;
 use ephemeris_store::charge::Charge;
 use ephemeris_store::ids::ItemNumber;
 use ephemeris_store::indexing::{self, IndexRules};
-use ephemeris_store::query::{
-    CompiledQuery, ComputedProperties, Moment, Run, Value,
-};
+use ephemeris_store::query::{CompiledQuery, ComputedProperties, Moment, Run, Value};
 use ephemeris_store::time::Millis;
 use serde::{Deserialize, Serialize};
 use serde_json::Map;

@@ -29,9 +29,7 @@ use ephemeris_store::item::{ItemKey, LogicalPartition};
 use ephemeris_store::partition::{
     PageOutcome, Partition, PartitionState, PartitionView, Retention,
 };
-use ephemeris_store::query::{
-    self, CompiledQuery, Halt, Question, Run, Signal, Source, run_page,
-};
+use ephemeris_store::query::{self, CompiledQuery, Halt, Question, Run, Signal, Source, run_page};
 use ephemeris_store::time::{Millis, Seconds};
 use ephemeris_store::ttl::{Life, PolicyEpoch, TtlPolicy};
 use tokio::sync::Mutex;

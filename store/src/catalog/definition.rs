@@ -10,9 +10,7 @@ use crate::ids::{InvalidName, ResourceName};
 use crate::indexing::{self, IndexRules, IndexingMode, InvalidPolicy};
 use crate::partition::Retention;
 use crate::partition_key::{InvalidPath, KeyDefinition, KeyKind, PATHS_MAX, parse_path};
-use crate::query::{
-    CompiledQuery, ComputedProperties, InvalidComputed, Parameters, QueryError,
-};
+use crate::query::{CompiledQuery, ComputedProperties, InvalidComputed, Parameters, QueryError};
 use crate::ttl::{InvalidTtl, TimeToLive, TtlPolicy};
 
 /// Properties of a container that clients set; everything else in a body is dropped.

@@ -151,9 +151,8 @@ impl Reader<'_> {
             ExprKind::Binary(BinaryOp::Or, ..) => self.any_of(expr),
             ExprKind::Binary(operator, a, b) => self.comparison(*operator, a, b),
             ExprKind::Between { value, low, high, negated: false } => {
-                let end = |expr: &Expr| {
-                    Some(Bound { value: self.constant(expr)?, is_inside: true })
-                };
+                let end =
+                    |expr: &Expr| Some(Bound { value: self.constant(expr)?, is_inside: true });
                 self.leg(value, vec![between(Some(end(low)?), Some(end(high)?))?])
             }
             ExprKind::In { value, list, negated: false } if list.len() <= RANGES_MAX => {
@@ -200,8 +199,8 @@ impl Reader<'_> {
                 }
             }
         }
-        let fits = all.legs.len() <= LEGS_MAX
-            && all.legs.iter().all(|leg| leg.ranges.len() <= RANGES_MAX);
+        let fits =
+            all.legs.len() <= LEGS_MAX && all.legs.iter().all(|leg| leg.ranges.len() <= RANGES_MAX);
         // Entries of several paths are not items that can be counted.
         all.is_exact &= all.legs.len() == 1;
         fits.then_some(all)
@@ -257,8 +256,7 @@ impl Reader<'_> {
     fn leg(&self, path: &Expr, ranges: Vec<ValueRange>) -> Option<Condition> {
         let path = self.path(path)?;
         // The whole item is in no index.
-        (!path.is_empty())
-            .then(|| Condition { legs: vec![Leg { path, ranges }], is_exact: true })
+        (!path.is_empty()).then(|| Condition { legs: vec![Leg { path, ranges }], is_exact: true })
     }
 
     /// The path an expression follows from the item.

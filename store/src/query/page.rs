@@ -246,8 +246,16 @@ impl Page {
     /// True if it is what a query of this course is answered with: what comes from a peer is checked.
     pub fn suits(&self, course: Course) -> bool {
         match (course, &self.harvest, &self.next) {
-            (Course::Walk, Harvest::Rows(_), None | Some(Resume::Item { .. } | Resume::Entry(_)))
-            | (Course::Sums, Harvest::Sums(_), None | Some(Resume::Item { .. } | Resume::Entry(_)))
+            (
+                Course::Walk,
+                Harvest::Rows(_),
+                None | Some(Resume::Item { .. } | Resume::Entry(_)),
+            )
+            | (
+                Course::Sums,
+                Harvest::Sums(_),
+                None | Some(Resume::Item { .. } | Resume::Entry(_)),
+            )
             | (Course::Keyed, Harvest::Keyed(_), None | Some(Resume::Digest(_))) => true,
             (Course::Sorted, Harvest::Rows(rows), None | Some(Resume::Behind(_)))
             | (Course::Unique, Harvest::Rows(rows), None) => {

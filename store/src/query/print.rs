@@ -105,14 +105,7 @@ impl Display for PathStep {
 
 impl Display for Sort {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let expr = self.expr.to_string();
-        // What is called RANK would read as ORDER BY RANK.
-        if expr.get(..4).is_some_and(|start| start.eq_ignore_ascii_case("RANK")) {
-            write!(f, "({expr})")?;
-        } else {
-            f.write_str(&expr)?;
-        }
-        f.write_str(if self.descending { " DESC" } else { "" })
+        write!(f, "{}{}", self.expr, if self.descending { " DESC" } else { "" })
     }
 }
 
@@ -123,7 +116,7 @@ impl Display for Expr {
 }
 
 /// Printed with commas between.
-struct List<'a, T>(&'a [T]);
+pub(super) struct List<'a, T>(pub(super) &'a [T]);
 
 impl<T: Display> Display for List<'_, T> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {

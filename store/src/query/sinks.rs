@@ -207,9 +207,10 @@ impl<'q> FirstKeyed<'q> {
         assert!(limits.rows > 0, "a page has room for a row");
         let after = match resume {
             Some(Resume::Digest(after)) => Some(*after),
-            None | Some(
-                Resume::Item { .. } | Resume::Entry(_) | Resume::Behind(_) | Resume::From(_),
-            ) => None,
+            None
+            | Some(Resume::Item { .. } | Resume::Entry(_) | Resume::Behind(_) | Resume::From(_)) => {
+                None
+            }
         };
         Self { query, found: BTreeMap::new(), seen: 0, bytes: 0, end: None, after, limits }
     }
@@ -280,6 +281,8 @@ impl<'q> FirstKeyed<'q> {
 fn size(content: &Content) -> usize {
     match content {
         Content::Row(json) => json.len(),
-        Content::Group(key, sums) => key.iter().map(|key| key.0.size()).sum::<usize>() + sums.size(),
+        Content::Group(key, sums) => {
+            key.iter().map(|key| key.0.size()).sum::<usize>() + sums.size()
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Values of the query language: JSON, and undefined.
 
 use std::cmp::Ordering;
+use std::collections::HashMap;
 use std::fmt;
 
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess};
@@ -49,6 +50,20 @@ impl Number {
         match self {
             Number::Int(number) => number as f64,
             Number::Float(number) => number,
+        }
+    }
+
+    /// The number as an integer, if it is whole and fits.
+    pub fn as_i64(self) -> Option<i64> {
+        /// 2^63, the first double that does not fit.
+        const BEYOND: f64 = 9_223_372_036_854_775_808.0;
+        match self {
+            Number::Int(number) => Some(number),
+            Number::Float(number) => {
+                let fits = number.fract() == 0.0 && (-BEYOND..BEYOND).contains(&number);
+                #[expect(clippy::cast_possible_truncation, reason = "it is whole and fits")]
+                fits.then_some(number as i64)
+            }
         }
     }
 
@@ -193,13 +208,11 @@ impl Value {
                 a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.equals(b))
             }
             (Value::Object(a), Value::Object(b)) => {
-                // Members mostly stand in the same order: only otherwise look for each.
-                let same = |at: usize, name: &str, value: &Value| match &b[at] {
-                    (other, found) if other == name => value.equals(found),
-                    _ => b.iter().any(|(other, found)| other == name && value.equals(found)),
+                let names = Names::of(b);
+                let matches = |(name, value): &(String, Value)| {
+                    names.get(name).is_some_and(|found| value.equals(found))
                 };
-                a.len() == b.len()
-                    && a.iter().enumerate().all(|(at, (name, value))| same(at, name, value))
+                a.len() == b.len() && a.iter().all(matches)
             }
             _ => false,
         }
@@ -284,6 +297,88 @@ impl Value {
     /// Reads JSON.
     pub fn from_json(bytes: &[u8]) -> Result<Value, serde_json::Error> {
         serde_json::from_slice(bytes)
+    }
+}
+
+/// Finds members by name: a few one by one, many by a map.
+pub(super) enum Names<'a> {
+    Few(&'a [(String, Value)]),
+    Many(HashMap<&'a str, &'a Value>),
+}
+
+/// Up to so many members are compared one by one; beyond that a map is faster.
+const FEW_MEMBERS: usize = 24;
+
+impl<'a> Names<'a> {
+    pub(super) fn of(members: &'a [(String, Value)]) -> Self {
+        if members.len() <= FEW_MEMBERS {
+            return Names::Few(members);
+        }
+        Names::Many(members.iter().map(|(name, value)| (name.as_str(), value)).collect())
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&'a Value> {
+        match self {
+            Names::Few(members) => {
+                members.iter().find(|(known, _)| known == name).map(|(_, value)| value)
+            }
+            Names::Many(members) => members.get(name).copied(),
+        }
+    }
+}
+
+impl From<bool> for Value {
+    fn from(truth: bool) -> Self {
+        Value::Bool(truth)
+    }
+}
+
+impl From<i64> for Value {
+    fn from(number: i64) -> Self {
+        Value::Number(Number::Int(number))
+    }
+}
+
+impl From<usize> for Value {
+    fn from(count: usize) -> Self {
+        Value::from(i64::try_from(count).expect("what is held in memory is counted in 63 bits"))
+    }
+}
+
+impl From<Number> for Value {
+    fn from(number: Number) -> Self {
+        Value::Number(number)
+    }
+}
+
+impl From<f64> for Value {
+    fn from(number: f64) -> Self {
+        Value::float(number)
+    }
+}
+
+impl From<String> for Value {
+    fn from(text: String) -> Self {
+        Value::Text(text)
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Value::Text(text.to_string())
+    }
+}
+
+impl From<Vec<Value>> for Value {
+    fn from(elements: Vec<Value>) -> Self {
+        Value::Array(elements)
+    }
+}
+
+/// What cannot be computed is undefined.
+impl<T: Into<Value>> From<Option<T>> for Value {
+    fn from(found: Option<T>) -> Self {
+        found.map_or(Value::Undefined, Into::into)
     }
 }
 

@@ -12,9 +12,7 @@ use ephemeris_store::item::ItemKey;
 use ephemeris_store::machine::{Entry, LogId, Machine as _};
 use ephemeris_store::partition::{Partition, PartitionSpec};
 use ephemeris_store::partition_key::{KeyDefinition, KeyKind, SlotRange};
-use ephemeris_store::query::{
-    CompiledQuery, ComputedProperties, PageLimits, Parameters, Scope,
-};
+use ephemeris_store::query::{CompiledQuery, ComputedProperties, PageLimits, Parameters, Scope};
 use ephemeris_store::time::{ClockInterval, Millis};
 use serde_json::Value;
 

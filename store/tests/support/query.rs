@@ -5,8 +5,8 @@ use ephemeris_store::partition::{PageOutcome, Partition};
 use ephemeris_store::partition_key::SlotRange;
 use ephemeris_store::query::{
     CompiledQuery, Course, Halt, Merged, Moment, Page, PageLimits, Position, Question, Resume, Run,
-    Scope, Signal, Source, Walk, Window, merge_keyed, merge_sorted, merge_unique,
-    rows_wanted, run_page,
+    Scope, Signal, Source, Walk, Window, merge_keyed, merge_sorted, merge_unique, rows_wanted,
+    run_page,
 };
 use ephemeris_store::time::{Millis, Seconds};
 
@@ -51,7 +51,8 @@ impl Asking<'_> {
             return Ok(Merged { rows: Vec::new(), next: None });
         }
         let run = Run::new(Moment::new(self.hi, self.hi, 1));
-        let partitions = if self.query.has_source() { self.partitions } else { &self.partitions[..1] };
+        let partitions =
+            if self.query.has_source() { self.partitions } else { &self.partitions[..1] };
         let resume = match (self.query.course(), at) {
             (Course::Walk | Course::Sums, at) => {
                 let mut walk = Walk::new(self.query, at, left, self.limits);

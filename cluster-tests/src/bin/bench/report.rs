@@ -234,7 +234,8 @@ pub(crate) mod tests {
         let runs = vec![run(Server::Ephemeris, 500.0, 40), run(Server::Echo, 2000.0, 10)];
         assert_eq!(runs[0].server_cpu_per_operation(), Some(40.0));
         assert_eq!(runs[0].generator_share(), Some(20.0));
-        let table = Report { starts_ms: vec![7], runs, expiry: Vec::new(), queries: Vec::new() }.to_string();
+        let table = Report { starts_ms: vec![7], runs, expiry: Vec::new(), queries: Vec::new() }
+            .to_string();
         let line = table.lines().find(|line| line.starts_with("ephemeris")).unwrap();
         let cells: Vec<&str> = line.split_whitespace().collect();
         let expected = [
@@ -247,8 +248,13 @@ pub(crate) mod tests {
     #[test]
     fn servers_elsewhere_have_no_costs() {
         let run = Run { server_cpu: None, resident_bytes: None, ..run(Server::Ephemeris, 1.0, 1) };
-        let table =
-            Report { starts_ms: Vec::new(), runs: vec![run], expiry: Vec::new(), queries: Vec::new() }.to_string();
+        let table = Report {
+            starts_ms: Vec::new(),
+            runs: vec![run],
+            expiry: Vec::new(),
+            queries: Vec::new(),
+        }
+        .to_string();
         let cells: Vec<&str> = table.lines().last().unwrap().split_whitespace().collect();
         assert_eq!(cells[6..], ["-", "-", "-", "-", "500", "0.500", "-", "-"], "{table}");
     }

@@ -79,7 +79,9 @@ impl PageMetrics<'_> {
             let of_kind = self.followed.iter().filter(|path| single(path) != composite);
             if composite {
                 let specs = of_kind.map(|paths| paths.split(',').collect::<Vec<_>>());
-                specs.map(|paths| json!({ "IndexSpecs": paths, "IndexImpactScore": "High" })).collect()
+                specs
+                    .map(|paths| json!({ "IndexSpecs": paths, "IndexImpactScore": "High" }))
+                    .collect()
             } else {
                 let spec = |path: &String| {
                     json!({

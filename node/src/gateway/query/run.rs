@@ -14,8 +14,8 @@ use ephemeris_store::charge::{Charge, QueryWork};
 use ephemeris_store::ids::ResourceId;
 use ephemeris_store::partition_key::SlotRange;
 use ephemeris_store::query::{
-    CompiledQuery, Course, Merged, Moment, Page, PageLimits, Place, Position, Progress, Resume, Run,
-    Scope, Walk, Window, merge_keyed, merge_sorted, merge_unique, rows_wanted,
+    CompiledQuery, Course, Merged, Moment, Page, PageLimits, Place, Position, Progress, Resume,
+    Run, Scope, Walk, Window, merge_keyed, merge_sorted, merge_unique, rows_wanted,
 };
 use ephemeris_store::time::Millis;
 use futures_util::future::join_all;

@@ -2,8 +2,22 @@
 //!
 //! A body never fails. What it cannot compute is undefined: by the common rule an argument that is
 //! undefined or of the wrong type makes the result undefined. It reads no clock and no entropy; both
-//! come with the `Moment`.
+//! come with the `Moment`, and its digits are the same on every machine: a patch condition is
+//! computed while applying. `Function::reproducible` tells the one exception.
 
+mod arrays;
+mod call;
+mod case;
+mod conditions;
+mod conversion;
+mod date_time;
+mod integers;
+mod math;
+mod objects;
+pub mod regex;
+mod sets;
+mod spatial;
+mod strings;
 mod types;
 
 use std::borrow::Cow;
@@ -11,6 +25,10 @@ use std::cell::Cell;
 
 use super::value::Value;
 use crate::time::Millis;
+
+/// Longest text or largest array that one call makes, in bytes: what a page may hold. Beyond it the
+/// result is undefined.
+const RESULT_BYTES_MAX: usize = 4 << 20;
 
 /// What a function may know beside its arguments.
 #[derive(Debug)]
@@ -69,13 +87,42 @@ impl Function {
     const fn new(name: &'static str, least: usize, most: usize, body: Body) -> Self {
         Self { name, arity: Arity { least, most: Some(most) }, body }
     }
+
+    const fn variadic(name: &'static str, least: usize, body: Body) -> Self {
+        Self { name, arity: Arity { least, most: None }, body }
+    }
+
+    /// False where the last digit may differ between processors, so that replicas must not decide
+    /// by it while applying.
+    pub fn reproducible(&self) -> bool {
+        self.name != spatial::DISTANCE
+    }
 }
 
 /// Every table of functions.
-const TABLES: [&[Function]; 1] = [types::FUNCTIONS];
+const TABLES: [&[Function]; 12] = [
+    types::FUNCTIONS,
+    math::FUNCTIONS,
+    integers::FUNCTIONS,
+    strings::FUNCTIONS,
+    regex::FUNCTIONS,
+    conversion::FUNCTIONS,
+    arrays::FUNCTIONS,
+    sets::FUNCTIONS,
+    objects::FUNCTIONS,
+    conditions::FUNCTIONS,
+    date_time::FUNCTIONS,
+    spatial::FUNCTIONS,
+];
 
 /// The function of this name; case does not matter.
 pub fn find(name: &str) -> Option<&'static Function> {
-    let mut all = TABLES.iter().copied().flatten();
-    all.find(|function| function.name.eq_ignore_ascii_case(name))
+    all().find(|function| function.name.eq_ignore_ascii_case(name))
 }
+
+fn all() -> impl Iterator<Item = &'static Function> {
+    TABLES.iter().copied().flatten()
+}
+
+#[cfg(test)]
+mod tests;

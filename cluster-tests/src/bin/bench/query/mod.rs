@@ -58,7 +58,11 @@ fn cases(items: u32) -> Vec<Case> {
         case("count range", "SELECT VALUE COUNT(1) FROM c WHERE c.n >= 0", Passes::All),
         case("scan", "SELECT VALUE c.id FROM c WHERE c.plain = -1", Passes::All),
         case("group by", "SELECT c.group, COUNT(1) AS n FROM c GROUP BY c.group", Passes::All),
-        case("order by scan", "SELECT TOP 10 c.id FROM c WHERE c.plain >= 0 ORDER BY c.n DESC", Passes::Few),
+        case(
+            "order by scan",
+            "SELECT TOP 10 c.id FROM c WHERE c.plain >= 0 ORDER BY c.n DESC",
+            Passes::Few,
+        ),
     ]
 }
 
@@ -121,7 +125,8 @@ impl Bench<'_> {
         let before = self.servers.read().await;
         let begun = clock::monotonic();
         let mut queries = 0;
-        while queries == 0 || (begun.elapsed() < self.arguments.duration() && queries < QUERIES_MAX) {
+        while queries == 0 || (begun.elapsed() < self.arguments.duration() && queries < QUERIES_MAX)
+        {
             self.all_pages(&case.text).await?;
             queries += 1;
         }
