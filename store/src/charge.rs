@@ -46,6 +46,12 @@ impl Charge {
         Charge(4_950_000 + above_one_kb(bytes, 454_500) + u64::from(indexed_values) * 400_000)
     }
 
+    /// Entering a stored item of so many bytes and indexed values into a new index: reading it, and
+    /// what its values add to the cost of a write.
+    pub fn index(bytes: usize, indexed_values: u32) -> Self {
+        Self::point_read(bytes) + Charge(u64::from(indexed_values) * 400_000)
+    }
+
     /// Replacing an item, by its new image.
     pub fn replace(bytes: usize, indexed_values: u32) -> Self {
         let once = Self::create(bytes, indexed_values);

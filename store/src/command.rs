@@ -8,6 +8,7 @@ use thiserror::Error;
 use crate::charge::Charge;
 use crate::document::Document;
 use crate::ids::{Etag, Lsn};
+use crate::indexing::IndexRules;
 use crate::item::{ItemKey, LogicalPartition, Stamp};
 use crate::partition::Retention;
 use crate::patch::{PatchFailure, PatchRequest};
@@ -54,6 +55,18 @@ pub enum Command {
         limit: NonZeroU32,
         /// How long the dead are kept after a jump of the partition clock.
         grace: Millis,
+    },
+    /// Sets what the container's definition says of indexing; ignored unless the epoch is newer.
+    SetIndexPolicy {
+        /// Orders the container's definitions.
+        epoch: PolicyEpoch,
+        /// The new rules.
+        rules: IndexRules,
+    },
+    /// Enters up to `limit` items into the index that the last policy asks for.
+    BuildIndex {
+        /// The most items to enter.
+        limit: NonZeroU32,
     },
 }
 
@@ -239,6 +252,17 @@ pub enum CommandEffect {
         /// True if there may be more.
         more: bool,
         /// What deleting them would have cost a user.
+        charge: Charge,
+    },
+    /// The indexing policy in force is now of this epoch.
+    IndexPolicySet(PolicyEpoch),
+    /// So many items were entered into the index that is being built.
+    IndexBuilt {
+        /// How many.
+        items: u32,
+        /// True if there are more.
+        more: bool,
+        /// What that is worth.
         charge: Charge,
     },
 }

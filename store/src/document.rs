@@ -145,7 +145,7 @@ impl<'r> Reader<'r> {
             id: IdField::Absent,
             ttl: TtlField::Absent,
             key: vec![Component::Undefined; paths],
-            indexed_values: 0,
+            indexed_values: rules.index.special_entries(),
         }
     }
 

@@ -178,10 +178,11 @@ impl Item {
         Ok(Self { stamp, body: bytes })
     }
 
-    /// The header and the body of the stored form.
+    /// Takes the stored form apart, copying nothing.
     pub fn split(bytes: &[u8]) -> Result<(Stamp, &[u8]), Fault> {
-        let stamp = Stamp::decode(bytes)?;
-        Ok((stamp, &bytes[HEADER_BYTES..]))
+        let mut reader = KeyReader::new(bytes);
+        let stamp = Stamp::read(&mut reader).map_err(|error| corrupt_item(&error))?;
+        Ok((stamp, reader.rest()))
     }
 
     /// The item as clients see it: the body with the system properties at its end.
@@ -268,6 +269,11 @@ impl ContainerKeys {
         key.extend_from_slice(&self.prefix);
         key.extend_from_slice(rest);
         key
+    }
+
+    /// How many bytes every key begins with before what is the item's own.
+    pub fn prefix_bytes(self) -> usize {
+        self.prefix.len()
     }
 
     /// The item's row in `Table::Items`.

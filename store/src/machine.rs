@@ -96,6 +96,10 @@ pub enum MetaTag {
     Installing,
     /// What rows belong to the group, so that they can be removed when nothing else knows any more.
     Spec,
+    /// The indexing policy, and which generations of entries there are.
+    Index,
+    /// How far building the next generation came.
+    IndexBuild,
 }
 
 const SPEC_TAG: u8 = 3;
@@ -107,6 +111,8 @@ pub fn meta_key(group: GroupId, tag: MetaTag) -> Vec<u8> {
         MetaTag::Membership => 1,
         MetaTag::Installing => 2,
         MetaTag::Spec => SPEC_TAG,
+        MetaTag::Index => 4,
+        MetaTag::IndexBuild => 5,
     };
     let mut key = group.0.to_be_bytes().to_vec();
     key.push(tag);

@@ -142,7 +142,7 @@ impl Installer {
         for range in ranges {
             clearing.delete_range(range);
         }
-        for tag in [MetaTag::State, MetaTag::Membership] {
+        for tag in [MetaTag::State, MetaTag::Membership, MetaTag::Index, MetaTag::IndexBuild] {
             clearing.delete(Table::Meta, machine::meta_key(group, tag));
         }
         engine.write(clearing)?;

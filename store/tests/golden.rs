@@ -388,11 +388,66 @@ impl Runner {
         Ok(text)
     }
 
+    /// `policy JSON`: the container's indexing policy, completed.
+    fn policy(&mut self, args: &mut ArgumentConsumer<'_>) -> Answer {
+        let policy = serde_json::from_str(args.next_pos().ok_or("which policy?")?)?;
+        let policy = match indexing::complete(Some(&policy)) {
+            Ok(policy) => policy,
+            Err(error) => return Ok(format!("refused: {error}\n")),
+        };
+        let rules = IndexRules::new(&policy)?;
+        self.rules = DocumentRules::new(self.rules.key().clone(), rules.clone());
+        let next = PolicyEpoch(self.partition.index().epoch().0 + 1);
+        let epoch =
+            args.take_key("epoch").map_or(Ok(next), |epoch| epoch.parse().map(PolicyEpoch))?;
+        let outcome = self.propose(Command::SetIndexPolicy { epoch, rules })?;
+        let CommandEffect::IndexPolicySet(epoch) = outcome.effect else { panic!("{outcome:?}") };
+        Ok(format!("epoch {}, {}\n", epoch.0, self.progress()))
+    }
+
+    fn progress(&self) -> String {
+        let (state, index) = (self.partition.state(), self.partition.index());
+        format!("{} % built", index.percent(state.items()))
+    }
+
+    /// `build [limit=N]`: enters items into the index that the last policy asks for.
+    fn build(&mut self, args: &mut ArgumentConsumer<'_>) -> Answer {
+        let limit = args.take_key("limit").map_or(Ok(100), str::parse)?;
+        let limit = NonZeroU32::new(limit).ok_or("a build enters something")?;
+        let outcome = self.propose(Command::BuildIndex { limit })?;
+        let CommandEffect::IndexBuilt { items, more, charge } = outcome.effect else {
+            panic!("{outcome:?}")
+        };
+        let more = if more { ", more to do" } else { "" };
+        Ok(format!("entered {items}{more}, {charge} RU, {}\n", self.progress()))
+    }
+
+    /// `index [PATH…]`: every entry of these paths, or of all.
+    fn index(&self, args: &mut ArgumentConsumer<'_>) -> Answer {
+        let range = self.partition.ranges().into_iter().find(|range| range.table == Table::Index);
+        let range = range.expect("an index is part of a partition");
+        let mut wanted = Vec::new();
+        while let Some(path) = args.next_pos() {
+            wanted.push(path.to_string());
+        }
+        let mut text = String::new();
+        for (key, value) in self.partition.snapshot().rows(&range)? {
+            assert!(value.is_empty(), "entries are all key");
+            let (prefix, entry) = key.split_at(12);
+            let (path, value, number) = indexing::describe_entry(entry)?;
+            if wanted.is_empty() || wanted.contains(&path) {
+                let (generation, number) = (prefix[11], number.0 & 0xFFFF_FFFF);
+                writeln!(text, "{generation} {path} = {value} → item {number}")?;
+            }
+        }
+        Ok(text)
+    }
+
     /// `rows`: what physically lies in the tables.
     fn rows(&self) -> Answer {
         let view = self.partition.snapshot();
         let mut text = String::new();
-        let is_shown = |range: &KeyRange| range.table != Table::Expired;
+        let is_shown = |range: &KeyRange| !matches!(range.table, Table::Expired | Table::Index);
         for range in self.partition.ranges().into_iter().filter(is_shown) {
             let rows = view.rows(&range)?;
             let mut names: Vec<String> = rows
@@ -405,7 +460,9 @@ impl Runner {
                         let expiry = expiry_place(key)?.second;
                         Ok(format!("{}@{expiry}", item_id(&VersionRow::decode(value)?.item)))
                     }
-                    Table::Expired | Table::Meta | Table::Catalog => Ok(String::new()),
+                    Table::Expired | Table::Index | Table::Meta | Table::Catalog => {
+                        Ok(String::new())
+                    }
                 })
                 .collect::<Result<_, Box<dyn Error>>>()?;
             if range.table != Table::Feed {
@@ -450,6 +507,9 @@ impl goldenscript::Runner for Runner {
             "clear" => self.clear(&mut args),
             "backlog" => self.backlog(&mut args),
             "rows" => self.rows(),
+            "policy" => self.policy(&mut args),
+            "build" => self.build(&mut args),
+            "index" => self.index(&mut args),
             "expiries" => self.expiries(),
             "read" => self.read(&mut args),
             "transaction" => self.transaction(&mut args),

@@ -92,6 +92,8 @@ async fn create_in_catalog(
                 | Created::Database(_)
                 | Created::Offer(_)
                 | Created::Script
+                | Created::User(_)
+                | Created::Permission(_)
                 | Created::Node(_)),
             ) => return Err(not_a_container(&other).into()),
             Err(CatalogRefusal::StalePlan) => {
@@ -125,7 +127,8 @@ async fn set_policy(
 ) -> Result<(), RequestError> {
     let (policy, retention) = (definition.ttl(), definition.retention());
     let requests = partitions.iter().map(|partition| {
-        let request = PartitionRequest::SetTtlPolicy { epoch, policy, retention };
+        let index = Box::new(definition.rules().index().clone());
+        let request = PartitionRequest::SetTtlPolicy { epoch, policy, retention, index };
         gateway.node.ask_partition(partition.group, request, call.deadline)
     });
     for response in join_all(requests).await {
@@ -200,8 +203,8 @@ fn with_quota(reply: Reply, statistics: &[PartitionStatistics]) -> Reply {
     let mb = kb.div_ceil(BYTES_PER_KB);
     let usage =
         format!("documentSize={mb};documentsSize={kb};documentsCount={items};collectionSize={kb};");
-    // There is no index that could be behind.
-    let reply = reply.header(INDEX_PROGRESS, "100");
+    let indexed = statistics.iter().map(|partition| partition.indexed_percent).min();
+    let reply = reply.header(INDEX_PROGRESS, &indexed.unwrap_or(100).to_string());
     reply.header(RESOURCE_USAGE, &usage).header(RESOURCE_QUOTA, "documentsCount=-1;")
 }
 

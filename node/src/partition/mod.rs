@@ -2,6 +2,7 @@
 
 mod budget;
 mod cost;
+mod indexer;
 mod meter;
 mod replica;
 mod service;
@@ -17,6 +18,7 @@ use ephemeris_store::change_feed::{FeedPage, FeedStart};
 use ephemeris_store::command::{Action, Effect, ItemWrite, Refused, Written};
 use ephemeris_store::ids::{ItemNumber, NodeId};
 use ephemeris_store::ids::{Lsn, ReplicaId};
+use ephemeris_store::indexing::IndexRules;
 use ephemeris_store::item::{Item, ItemKey, LogicalPartition, Stamp};
 use ephemeris_store::partition::{Backlog, Retention};
 use ephemeris_store::query::{Page, PageLimits, Parameters, QueryError, Resume, Scope};
@@ -71,6 +73,8 @@ pub(crate) enum PartitionRequest {
         policy: TtlPolicy,
         /// How long expiries are remembered.
         retention: Option<Retention>,
+        /// What is indexed.
+        index: Box<IndexRules>,
     },
     /// Reads a page of changes.
     Changes(Box<ChangesRequest>),
@@ -240,6 +244,8 @@ pub(crate) struct PartitionStatistics {
     pub(crate) items: u64,
     /// Bytes of their bodies.
     pub(crate) bytes: u64,
+    /// How much of the indexing policy is carried out, in percent.
+    pub(crate) indexed_percent: u8,
 }
 
 /// What expires in a partition, as its leader knows.

@@ -14,6 +14,7 @@ use ephemeris_store::time::Millis;
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
+use super::indexer::Indexer;
 use super::sweeper::Sweeper;
 use super::{Burst, PartitionService};
 use crate::clock::SharedClock;
@@ -203,6 +204,7 @@ impl Actor {
             grace: self.context.purge_grace,
             term,
         };
+        let indexer = Indexer { service: self.service.clone(), clock: self.context.clock.clone() };
         tasks.spawn("leader", async move {
             let group = duties.service.group();
             // What earlier leaders left is applied before anything is decided. A leader is told so a
@@ -211,7 +213,7 @@ impl Actor {
                 debug!(group = %group.group(), term, %error, "the term has not settled yet");
                 tokio::time::sleep(SETTLE_RETRY).await;
             }
-            tokio::join!(sweeper.run(), duties.run());
+            tokio::join!(sweeper.run(), duties.run(), indexer.run());
         });
         self.leader_tasks = Some(tasks);
     }
@@ -245,11 +247,13 @@ impl Duties {
         let directory = self.directory.current();
         let machine = self.service.group().machine();
         let Some(container) = directory.container(machine.spec().container) else { return };
-        if machine.state().ttl().epoch() >= container.ttl_epoch {
+        let known = machine.state().ttl().epoch().min(machine.index().epoch());
+        if known >= container.ttl_epoch {
             return;
         }
         let (policy, retention) = (container.definition.ttl(), container.definition.retention());
-        let set = self.service.set_ttl_policy(container.ttl_epoch, policy, retention);
+        let index = container.definition.rules().index().clone();
+        let set = self.service.set_policy(container.ttl_epoch, policy, retention, index);
         if let Err(error) = set.await {
             debug!(group = %self.service.group().group(), %error, "a policy was not applied yet");
         }

@@ -25,6 +25,7 @@ use ephemeris_store::codec;
 use ephemeris_store::command::{Command, CommandEffect, ItemWrite, Outcome, Proposal, Written};
 use ephemeris_store::engine::Fault;
 use ephemeris_store::ids::Lsn;
+use ephemeris_store::indexing::IndexRules;
 use ephemeris_store::item::{ItemKey, LogicalPartition};
 use ephemeris_store::partition::{
     PageOutcome, Partition, PartitionState, PartitionView, Retention,
@@ -202,16 +203,19 @@ impl PartitionService {
             PartitionRequest::Query(request) => self.query(*request, level).await,
             PartitionRequest::Changes(request) => self.changes(*request, level).await,
             PartitionRequest::Clear(logical_partition) => self.clear(logical_partition).await,
-            PartitionRequest::SetTtlPolicy { epoch, policy, retention } => {
-                let set = self.set_ttl_policy(epoch, policy, retention);
+            PartitionRequest::SetTtlPolicy { epoch, policy, retention, index } => {
+                let set = self.set_policy(epoch, policy, retention, *index);
                 set.await.map(PartitionResponse::PolicySet)
             }
             PartitionRequest::TtlStatus => self.ttl_status().await,
             PartitionRequest::Statistics => {
                 self.group.read_barrier().await?;
-                let state = self.group.machine().state();
+                let machine = self.group.machine();
+                let (state, index) = (machine.state(), machine.index());
                 let (items, bytes) = (state.items(), state.bytes());
-                Ok(PartitionResponse::Statistics(PartitionStatistics { items, bytes }))
+                let indexed_percent = index.percent(items);
+                let statistics = PartitionStatistics { items, bytes, indexed_percent };
+                Ok(PartitionResponse::Statistics(statistics))
             }
         }
     }
@@ -280,6 +284,8 @@ impl PartitionService {
             }
             CommandEffect::PolicySet(_)
             | CommandEffect::ClockAdvanced
+            | CommandEffect::IndexPolicySet(_)
+            | CommandEffect::IndexBuilt { .. }
             | CommandEffect::Cleared { .. }
             | CommandEffect::Swept { .. } => unreachable!("a write answers with what it wrote"),
         }
@@ -495,6 +501,8 @@ impl PartitionService {
                 CommandEffect::Write(_)
                 | CommandEffect::PolicySet(_)
                 | CommandEffect::ClockAdvanced
+                | CommandEffect::IndexPolicySet(_)
+                | CommandEffect::IndexBuilt { .. }
                 | CommandEffect::Swept { .. } => {
                     unreachable!("clearing answers with what it removed")
                 }
@@ -502,7 +510,24 @@ impl PartitionService {
         }
     }
 
-    /// Sets the policy; answers which is in force, which may be a newer one.
+    /// Sets what the container's definition says; answers which is in force, which may be newer.
+    ///
+    /// The index comes first: a partition takes items once it has its time-to-live policy, and an
+    /// index without items needs no building.
+    pub(crate) async fn set_policy(
+        &self,
+        epoch: PolicyEpoch,
+        policy: TtlPolicy,
+        retention: Option<Retention>,
+        index: IndexRules,
+    ) -> Result<PolicyEpoch, PartitionError> {
+        if self.group.machine().index().epoch() < epoch {
+            self.propose(Command::SetIndexPolicy { epoch, rules: index }).await?;
+        }
+        self.set_ttl_policy(epoch, policy, retention).await
+    }
+
+    /// Sets the time-to-live policy.
     pub(crate) async fn set_ttl_policy(
         &self,
         epoch: PolicyEpoch,
@@ -515,6 +540,8 @@ impl PartitionService {
             CommandEffect::PolicySet(in_force) => Ok(in_force),
             CommandEffect::Write(_)
             | CommandEffect::ClockAdvanced
+            | CommandEffect::IndexPolicySet(_)
+            | CommandEffect::IndexBuilt { .. }
             | CommandEffect::Cleared { .. }
             | CommandEffect::Swept { .. } => unreachable!("a policy change answers with its epoch"),
         }

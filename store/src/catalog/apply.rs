@@ -351,7 +351,8 @@ impl Draft {
             return Err(CatalogRefusal::ComputedOverListed(name.to_string()));
         }
         let mut container = (**old).clone();
-        let acted_upon = |of: &ContainerDefinition| (of.ttl(), of.retention());
+        let acted_upon =
+            |of: &ContainerDefinition| (of.ttl(), of.retention(), of.rules().index().clone());
         if acted_upon(&container.definition) != acted_upon(&definition) {
             container.ttl_epoch = PolicyEpoch(container.ttl_epoch.0 + 1);
         }

@@ -114,7 +114,8 @@ impl ContainerDefinition {
         let (key, completed_key) = key_definition(json.get("partitionKey"))?;
         json.insert("partitionKey".into(), completed_key);
         let policy = indexing::complete(json.get("indexingPolicy"))?;
-        let index = IndexRules::new(&policy)?;
+        let names = computed.names().map(String::from);
+        let index = IndexRules::new(&policy)?.with_computed(names);
         let mode = indexing::mode(&policy)?;
         json.insert("indexingPolicy".into(), policy);
         let default_ttl = default_ttl(json.get("defaultTtl"))?;

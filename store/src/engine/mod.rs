@@ -36,11 +36,13 @@ pub enum Table {
     Catalog,
     /// Versions that expired, by feed and the LSN of their removal.
     Expired,
+    /// Values of items by feed, generation, path, value, item number.
+    Index,
 }
 
 impl Table {
     /// Every table, in a fixed order.
-    pub const ALL: [Table; 7] = [
+    pub const ALL: [Table; 8] = [
         Table::Items,
         Table::Numbers,
         Table::Feed,
@@ -48,6 +50,7 @@ impl Table {
         Table::Meta,
         Table::Catalog,
         Table::Expired,
+        Table::Index,
     ];
 
     /// The table's name on disk.
@@ -60,6 +63,7 @@ impl Table {
             Table::Meta => "meta",
             Table::Catalog => "catalog",
             Table::Expired => "expired",
+            Table::Index => "index",
         }
     }
 }
@@ -119,6 +123,16 @@ impl KeyRange {
     #[must_use]
     pub fn from(mut self, key: Vec<u8>) -> Self {
         self.start = self.start.max(key);
+        self
+    }
+
+    /// The part of this range before `key`.
+    #[must_use]
+    pub fn before(mut self, key: Vec<u8>) -> Self {
+        self.end = Some(match self.end {
+            Some(end) => end.min(key),
+            None => key,
+        });
         self
     }
 

@@ -1,6 +1,7 @@
 //! Applying log entries: the only place where items change.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
 use super::{Partition, PartitionState};
 use crate::charge::Charge;
@@ -12,6 +13,7 @@ use crate::command::{
 use crate::document::Document;
 use crate::engine::{Batch, Fault, Table};
 use crate::ids::{Etag, ItemNumber, Lsn};
+use crate::indexing::IndexState;
 use crate::item::{
     FeedPosition, Item, ItemKey, LogicalPartition, OwnExpiry, Stamp, VersionRow, expiry_key,
     feed_key,
@@ -25,6 +27,7 @@ use crate::ttl::{ItemTtl, TtlField};
 pub(super) struct Draft<'p> {
     pub(super) partition: &'p Partition,
     pub(super) state: PartitionState,
+    pub(super) index: Arc<IndexState>,
     pub(super) batch: Batch,
     pub(super) lsn: Lsn,
     /// The earliest expiry among the items written.
@@ -57,11 +60,15 @@ impl Partition {
         position: LogId,
         entry: Entry<'_>,
     ) -> Result<Option<Outcome>, Fault> {
-        let state = self.state();
+        let (state, index) = {
+            let shared = self.read_shared();
+            (shared.state, shared.index.clone())
+        };
         machine::assert_next(state.applied, position);
         let mut draft = Draft {
             partition: self,
             state,
+            index,
             batch: Batch::default(),
             lsn: Lsn(position.index),
             due: None,
@@ -81,12 +88,13 @@ impl Partition {
 
     /// Writes the batch and the state as one step for every reader.
     fn publish(&self, draft: Draft<'_>, membership: Option<Membership>) -> Result<(), Fault> {
-        let Draft { mut state, mut batch, due, .. } = draft;
+        let Draft { mut state, index, mut batch, due, .. } = draft;
         state.digest = batch.digest(state.digest);
         machine::put_meta(&mut batch, self.spec.group, MetaTag::State, &state);
         let mut shared = self.write_shared();
         self.engine.write(batch)?;
         shared.state = state;
+        shared.index = index;
         self.due.note(due);
         if membership.is_some() {
             shared.membership = membership;
@@ -123,6 +131,8 @@ impl Draft<'_> {
             Command::AdvanceClock => Ok(CommandEffect::ClockAdvanced),
             Command::Clear { logical_partition, limit } => self.clear(&logical_partition, limit),
             Command::Sweep { limit, grace } => self.sweep(limit, grace),
+            Command::SetIndexPolicy { epoch, rules } => Ok(self.set_index_policy(epoch, rules)),
+            Command::BuildIndex { limit } => self.build_index(limit),
         }
     }
 
@@ -163,7 +173,7 @@ impl Draft<'_> {
         };
         Ok(Ok(match step {
             Step::Store { document, effect, shows_body } => {
-                let stamp = self.store(operation, key, stored.as_ref(), number, &document);
+                let stamp = self.store(operation, key, stored.as_ref(), number, &document)?;
                 stored_as(effect, stamp, document, shows_body)
             }
             Step::Move { from, to, document } => {
@@ -172,15 +182,15 @@ impl Draft<'_> {
                     let looked_at = Charge::point_read(taken.body.len());
                     return Ok(Err((Refusal::Conflict, looked_at)));
                 }
-                self.remove(&key, &from);
+                self.remove(&key, &from)?;
                 let number = Some(from.stamp.number);
-                let stamp = self.store(operation, to, stored.as_ref(), number, &document);
+                let stamp = self.store(operation, to, stored.as_ref(), number, &document)?;
                 stored_as(Effect::Replaced, stamp, document, false)
             }
             Step::Remove(item) => {
                 let stamp = item.stamp;
                 let charge = Charge::create(item.body.len(), stamp.indexed_values);
-                self.remove(&key, &item);
+                self.remove(&key, &item)?;
                 let effect = Effect::Deleted;
                 Written { effect, stamp, charge, body: None, has_inert_ttl: false }
             }
@@ -306,7 +316,7 @@ impl Draft<'_> {
                 return Ok(CommandEffect::Cleared { removed, more: true });
             }
             let (key, row) = row?;
-            self.remove(&partition.keys.item_of(&key)?, &Item::decode(row)?);
+            self.remove(&partition.keys.item_of(&key)?, &Item::decode(row)?)?;
             removed += 1;
         }
         Ok(CommandEffect::Cleared { removed, more: false })
@@ -336,7 +346,7 @@ impl Draft<'_> {
         stored: Option<&Item>,
         number: Option<ItemNumber>,
         document: &Document,
-    ) -> Stamp {
+    ) -> Result<Stamp, Fault> {
         let number = number.unwrap_or_else(|| {
             self.state.created += 1;
             ItemNumber::new(key.slot(), self.state.created)
@@ -356,6 +366,7 @@ impl Draft<'_> {
             indexed_values: document.indexed_values,
         };
         let item = Item { stamp, body: document.body.clone() };
+        self.index(stored.map(|old| (&key, old)), Some((&key, &item)))?;
         if let Some(old) = stored {
             self.record_if_expired(&key, old);
             self.forget(&VersionRow::new(&key, old));
@@ -366,7 +377,7 @@ impl Draft<'_> {
         }
         self.add(&key, &item);
         self.touched.push((key, Some(item)));
-        stamp
+        Ok(stamp)
     }
 
     /// Writes every row of a version.
@@ -387,13 +398,15 @@ impl Draft<'_> {
     }
 
     /// Removes every row of a version.
-    pub(super) fn remove(&mut self, key: &ItemKey, item: &Item) {
+    pub(super) fn remove(&mut self, key: &ItemKey, item: &Item) -> Result<(), Fault> {
         self.record_if_expired(key, item);
+        self.index(Some((key, item)), None)?;
         self.remove_rows(&VersionRow::new(key, item));
         self.touched.push((key.clone(), None));
+        Ok(())
     }
 
-    /// Removes every row of a version, which may be unread.
+    /// Removes every row of a version that has no index entries; it may be unread.
     pub(super) fn remove_rows(&mut self, version: &VersionRow) {
         let keys = self.partition.keys;
         self.forget(version);

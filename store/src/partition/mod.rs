@@ -10,7 +10,9 @@ mod backlog;
 mod cursors;
 mod due;
 mod expiries;
+mod index;
 mod read;
+mod scan;
 mod sweep;
 
 use std::sync::{Arc, PoisonError, RwLock};
@@ -21,9 +23,11 @@ pub use backlog::Backlog;
 use cursors::SweepCursors;
 pub use expiries::{ExpiryRecord, Retention};
 pub use read::{Fetched, PageOutcome, PartitionView};
+pub use scan::{IndexCursor, IndexEntry, ItemCursor, ItemRef};
 
 use crate::engine::{Batch, Engine, Fault, KeyRange, Read, Table};
 use crate::ids::{ContainerNumber, GroupId, Lsn};
+use crate::indexing::IndexState;
 use crate::item::ContainerKeys;
 use crate::machine::{self, Entry, LogId, Machine, Membership, MetaTag, Progress};
 use crate::partition_key::SlotRange;
@@ -104,6 +108,7 @@ pub struct Partition {
 #[derive(Clone, Default)]
 struct Shared {
     state: PartitionState,
+    index: Arc<IndexState>,
     membership: Option<Membership>,
 }
 
@@ -111,7 +116,8 @@ impl Shared {
     fn load(engine: &dyn Engine, group: GroupId) -> Result<Self, Fault> {
         let state = machine::read_meta(engine, group, MetaTag::State)?.unwrap_or_default();
         let membership = machine::read_meta(engine, group, MetaTag::Membership)?;
-        Ok(Self { state, membership })
+        let index = Arc::new(IndexState::load(engine, group)?);
+        Ok(Self { state, index, membership })
     }
 }
 
@@ -139,6 +145,11 @@ impl Partition {
         self.read_shared().state
     }
 
+    /// The index as of the last entry applied.
+    pub fn index(&self) -> Arc<IndexState> {
+        self.read_shared().index.clone()
+    }
+
     fn read_shared(&self) -> std::sync::RwLockReadGuard<'_, Shared> {
         self.shared.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -153,7 +164,7 @@ impl Partition {
         let by_slot = [Table::Items, Table::Numbers];
         let mut ranges: Vec<_> =
             by_slot.into_iter().map(|table| keys.slots(table, spec.slots)).collect();
-        for table in [Table::Expiry, Table::Feed, Table::Expired] {
+        for table in [Table::Expiry, Table::Feed, Table::Expired, Table::Index] {
             ranges.push(KeyRange::prefix(table, spec.group.0.to_be_bytes().to_vec()));
         }
         ranges

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{Partition, PartitionState};
-use crate::engine::{Cursor, Direction, Fault, KeyRange, Read, Row, Rows, Table};
+use super::{Partition, PartitionSpec, PartitionState};
+use crate::engine::{Fault, KeyRange, Read, Row, Rows, Table};
 use crate::ids::{ItemNumber, Lsn};
+use crate::indexing::IndexState;
 use crate::item::{ContainerKeys, Item, ItemKey};
 use crate::time::{Millis, Seconds};
 use crate::ttl::Life;
@@ -56,9 +57,11 @@ pub enum PageOutcome<P> {
 /// A partition as it was at one moment.
 #[derive(Clone)]
 pub struct PartitionView {
-    read: Arc<dyn Read>,
-    state: PartitionState,
-    keys: ContainerKeys,
+    pub(super) read: Arc<dyn Read>,
+    pub(super) spec: PartitionSpec,
+    pub(super) state: PartitionState,
+    pub(super) index: Arc<IndexState>,
+    pub(super) keys: ContainerKeys,
 }
 
 impl Partition {
@@ -88,7 +91,8 @@ impl Partition {
     /// A view that later entries do not change.
     pub fn snapshot(&self) -> PartitionView {
         let shared = self.read_shared();
-        PartitionView { read: self.engine.view(), state: shared.state, keys: self.keys }
+        let (spec, state, index) = (self.spec, shared.state, shared.index.clone());
+        PartitionView { read: self.engine.view(), spec, state, index, keys: self.keys }
     }
 }
 
@@ -119,11 +123,6 @@ impl PartitionView {
     pub fn item(&self, key: &ItemKey) -> Result<Option<Item>, Fault> {
         let row = self.read.get(Table::Items, &self.keys.item(key))?;
         row.map(Item::decode).transpose()
-    }
-
-    /// A cursor over the rows of a range.
-    pub fn cursor(&self, range: &KeyRange, direction: Direction) -> Box<dyn Cursor + '_> {
-        self.read.cursor(range, direction)
     }
 
     /// The rows of a range, one after the other.

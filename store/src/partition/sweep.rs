@@ -85,13 +85,14 @@ impl Draft<'_> {
         Ok(false)
     }
 
-    /// Removes a version by what its row says; the item is read only if its expiry is recorded.
+    /// Removes a version by what its row says; the item is read only if its expiry is recorded, or if
+    /// it has index entries.
     fn remove_dead(&mut self, version: &VersionRow) -> Result<(), Fault> {
         let dead = self.state.ttl.is_dead(version.stamp.ttl, version.stamp.ts);
         assert!(dead, "the sweeper removes only dead items");
         let bytes = usize::try_from(version.body_bytes).expect("a body fits in memory");
         self.swept += Charge::create(bytes, version.stamp.indexed_values);
-        if self.state.retention.is_none() {
+        if self.state.retention.is_none() && !self.has_entries(&version.item) {
             self.remove_rows(version);
             return Ok(());
         }
@@ -102,7 +103,6 @@ impl Draft<'_> {
         };
         let item = Item::decode(row)?;
         assert_eq!(item.stamp, version.stamp, "a row leads to the last version");
-        self.remove(&version.item, &item);
-        Ok(())
+        self.remove(&version.item, &item)
     }
 }

@@ -159,14 +159,6 @@ impl Accumulators {
         self.0.iter().map(size).sum()
     }
 
-    /// What `COUNT` has counted, if that is all there is.
-    pub(super) fn total_count(&self) -> u64 {
-        match self.0.as_slice() {
-            [Accumulator::Count(count)] => *count,
-            _ => 0,
-        }
-    }
-
     /// The results.
     pub(super) fn results(&self, run: &Run) -> Vec<Value> {
         self.0.iter().map(|accumulator| accumulator.result(run)).collect()

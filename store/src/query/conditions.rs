@@ -8,24 +8,16 @@ use super::ast::{BinaryOp, Collection, Expr, ExprKind, Literal, Query, Select, U
 use super::like::LikePattern;
 use super::parameters::Parameters;
 use super::value::{Number, Value};
+use crate::indexing::{IndexPath, IndexRange, Step};
 
 /// Legs of one condition at most: with more of them a scan is as good.
 const LEGS_MAX: usize = 64;
 /// Ranges of one leg at most.
 const RANGES_MAX: usize = 1000;
 
-/// One step of an indexed path.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// A member of an object.
-    Member(String),
-    /// Every element of an array.
-    Elements,
-}
-
 /// Values of a path.
 #[derive(Clone, Debug)]
-pub enum ValueRange {
+pub(super) enum ValueRange {
     /// Equal to this.
     Equal(Value),
     /// Of the type of the bounds, and between them.
@@ -38,43 +30,67 @@ pub enum ValueRange {
     Defined,
 }
 
+impl ValueRange {
+    /// The entries of a path with these values, and perhaps some more.
+    pub(super) fn entries(&self, path: &IndexPath) -> IndexRange {
+        let path = path.clone();
+        match self {
+            ValueRange::Equal(value) => IndexRange::equal(path, value),
+            ValueRange::Between(low, high) => {
+                IndexRange::between(path, end_of(low.as_ref()), end_of(high.as_ref()))
+            }
+            ValueRange::StartsWith(prefix) => IndexRange::beginning(path, prefix),
+            ValueRange::TypeOf(value) => IndexRange::types(path, value.rank()..=value.rank()),
+            ValueRange::Defined => IndexRange::defined(path),
+        }
+    }
+}
+
+fn end_of(bound: Option<&Bound>) -> std::ops::Bound<&Value> {
+    match bound {
+        None => std::ops::Bound::Unbounded,
+        Some(Bound { value, is_inside: true }) => std::ops::Bound::Included(value),
+        Some(Bound { value, is_inside: false }) => std::ops::Bound::Excluded(value),
+    }
+}
+
 /// One end of a range of values.
 #[derive(Clone, Debug)]
-pub struct Bound {
+pub(super) struct Bound {
     /// The value.
-    pub value: Value,
+    pub(super) value: Value,
     /// True if it belongs to the range.
-    pub is_inside: bool,
+    pub(super) is_inside: bool,
 }
 
 /// Ranges of one path.
 #[derive(Clone, Debug)]
-pub struct Leg {
+pub(super) struct Leg {
     /// The path, from the item.
-    pub path: Vec<Step>,
+    pub(super) path: Vec<Step>,
     /// One of these holds the value; they may overlap.
-    pub ranges: Vec<ValueRange>,
+    pub(super) ranges: Vec<ValueRange>,
 }
 
 /// What the filter demands: an entry in one of the legs.
 #[derive(Clone, Debug)]
-pub struct Condition {
+pub(super) struct Condition {
     /// One of these is followed by every item.
-    pub legs: Vec<Leg>,
+    pub(super) legs: Vec<Leg>,
     /// True if the condition is met by nothing but what its ranges hold, so that entries can be
     /// counted instead of items.
-    pub is_exact: bool,
+    pub(super) is_exact: bool,
 }
 
 impl Condition {
     /// True if it asks for single values.
-    pub fn is_seek(&self) -> bool {
+    pub(super) fn is_seek(&self) -> bool {
         let mut ranges = self.legs.iter().flat_map(|leg| &leg.ranges);
         ranges.all(|range| matches!(range, ValueRange::Equal(_)))
     }
 
     /// True if an item may have several entries in its ranges.
-    pub fn may_repeat(&self) -> bool {
+    pub(super) fn may_repeat(&self) -> bool {
         let has_elements = |leg: &Leg| leg.path.contains(&Step::Elements);
         self.legs.len() > 1 || self.legs.iter().any(has_elements)
     }

@@ -6,6 +6,7 @@
 
 use std::ops::ControlFlow;
 
+use super::access::{self, Access};
 use super::compiled::CompiledQuery;
 use super::error::QueryError;
 use super::evaluate::Row;
@@ -16,8 +17,8 @@ use super::value::Value;
 use crate::charge::QueryWork;
 use crate::engine::{Direction, Fault, KeyRange, Table};
 use crate::ids::{ContainerNumber, ItemNumber};
-use crate::item::{Item, ItemKey, Stamp, client_json};
-use crate::partition::{PageOutcome, PartitionSpec, PartitionView};
+use crate::item::{ItemKey, Stamp, client_json};
+use crate::partition::{ItemRef, PageOutcome, PartitionSpec, PartitionView};
 use crate::partition_key::KeyDefinition;
 use crate::time::{Millis, Seconds};
 use crate::ttl::Life;
@@ -137,12 +138,60 @@ impl<'a> Pager<'a> {
             self.rows_of(&nothing, 0)?;
             return Ok(None);
         }
-        let range = self.item_range();
-        self.walk_items(&range)
+        if let Some(count) = self.count()? {
+            let Sink::Sums(sums) = &mut self.sink else { panic!("a count is a sum") };
+            sums.add_count(count);
+            return Ok(None);
+        }
+        match access::choose(&self.source, &self.question)? {
+            Access::Items => {
+                let range = self.item_range()?;
+                self.walk_items(&range)
+            }
+            Access::Condition(followed) => {
+                self.followed = followed.names();
+                self.walk_entries(&followed)
+            }
+            Access::Order(in_order) => {
+                self.followed = vec![in_order.name(self.question.query)];
+                self.read_in_order(&in_order)
+            }
+        }
+    }
+
+    /// What a query that only counts items comes to, if nobody need look at them.
+    fn count(&mut self) -> Result<Option<u64>, Interrupt> {
+        let query = self.question.query;
+        if !query.counts_items() || self.checks_scope || self.question.resume.is_some() {
+            return Ok(None);
+        }
+        match query.conditions.as_slice() {
+            [] if query.filter().is_none() => self.count_items(),
+            [condition] if query.conditions_are_all && !condition.may_repeat() => {
+                let Some(followed) = access::follow(&self.source, &self.question, 0) else {
+                    return Ok(None);
+                };
+                self.followed = followed.names();
+                self.count_entries(&followed)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Ends the page at once if nobody waits for it.
+    pub(super) fn stop_if_told(&self) -> Result<(), Interrupt> {
+        match (self.signal)() {
+            Signal::Go | Signal::Pause => Ok(()),
+            Signal::Stop => Err(Interrupt::Halt(Halt::Stopped)),
+        }
     }
 
     /// The rows of `Table::Items` the question is about.
-    fn item_range(&mut self) -> KeyRange {
+    fn item_range(&mut self) -> Result<KeyRange, Interrupt> {
+        if let Some(Resume::Entry(_)) = self.question.resume {
+            let message = "The index that this query went along is there no more. Start it anew.";
+            return Err(Interrupt::Halt(Halt::Refused(QueryError::Plain(message.to_string()))));
+        }
         let Source { view, spec, key, .. } = self.source;
         let scope = self.question.scope;
         let range = match &scope.key {
@@ -153,11 +202,11 @@ impl<'a> Pager<'a> {
             }
             _ => view.keys().slots(Table::Items, spec.slots),
         };
-        match self.question.resume {
+        Ok(match self.question.resume {
             Some(Resume::Item { key, taken: None }) => range.after(&view.keys().item(key)),
             Some(Resume::Item { key, taken: Some(_) }) => range.from(view.keys().item(key)),
             _ => range,
-        }
+        })
     }
 
     fn walk_items(&mut self, range: &KeyRange) -> Result<Option<Resume>, Interrupt> {
@@ -165,12 +214,9 @@ impl<'a> Pager<'a> {
             Some(Resume::Item { key, taken: Some(taken) }) => Some((key.as_bytes(), *taken)),
             _ => None,
         };
-        let view = self.source.view;
-        let mut cursor = view.cursor(range, Direction::Forward);
+        let mut cursor = self.source.view.item_cursor(range, Direction::Forward);
         let mut last = Vec::new();
-        while let Some((row, version)) = cursor.next_row()? {
-            let key = view.keys().item_bytes_of(row)?;
-            let (stamp, body) = Item::split(version)?;
+        while let Some(ItemRef { key, stamp, body }) = cursor.next_item()? {
             if self.is_page_full()? {
                 return Ok(resume_at(&last, None)?);
             }

@@ -59,7 +59,6 @@ impl LikePattern {
 
     /// What every match starts with, and whether that is followed by anything at all (`true`), by
     /// nothing (`false`), or by something particular (none).
-    #[cfg_attr(not(test), expect(dead_code, reason = "for whoever looks into an index"))]
     pub(super) fn prefix(&self) -> (String, Option<bool>) {
         let literal = self.0.iter().map_while(|piece| match piece {
             Piece::Exactly(c) => Some(*c),

@@ -12,6 +12,7 @@
 //!
 //! `docs/QUERY.md` tells the language; the scripts in `store/tests/scripts/query` show it.
 
+mod access;
 mod aggregate;
 pub mod ast;
 mod compile;
@@ -19,6 +20,7 @@ mod compiled;
 mod computed;
 mod conditions;
 mod digest;
+mod entries;
 mod error;
 mod evaluate;
 mod execute;

@@ -7,7 +7,8 @@ use std::fmt;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess};
 
 use super::op::Step;
-use crate::json::{write_f64, write_text};
+use crate::indexing::hash;
+use crate::json::{Scalar, write_f64, write_text};
 
 mod bytes;
 
@@ -218,7 +219,30 @@ impl Value {
         }
     }
 
-    /// The total order of ORDER BY: by type, then by value; arrays and objects by their text.
+    /// A hash that equal values share.
+    pub(crate) fn content_hash(&self) -> u64 {
+        match self {
+            Value::Undefined => hash::of_bytes(&[]),
+            Value::Null => hash::of_scalar(Scalar::Null),
+            Value::Bool(truth) => hash::of_scalar(Scalar::Bool(*truth)),
+            Value::Number(Number::Int(number)) => hash::of_scalar(Scalar::Int(*number)),
+            Value::Number(Number::Float(number)) => hash::of_scalar(Scalar::Float(*number)),
+            Value::Text(text) => hash::of_scalar(Scalar::Text(text)),
+            Value::Array(elements) => {
+                let elements: Vec<u64> = elements.iter().map(Value::content_hash).collect();
+                hash::of_array(&elements)
+            }
+            Value::Object(members) => {
+                let member = |(name, value): &(String, Value)| {
+                    (hash::of_bytes(name.as_bytes()), value.content_hash())
+                };
+                hash::of_object(members.iter().map(member).collect())
+            }
+        }
+    }
+
+    /// The total order of ORDER BY: by type, then by value; arrays and objects, which have no order of
+    /// their own, as the index has them.
     pub fn sort_compare(&self, other: &Value) -> Ordering {
         match (self, other) {
             (Value::Bool(a), Value::Bool(b)) => a.cmp(b),
@@ -227,7 +251,8 @@ impl Value {
             }
             (Value::Text(a), Value::Text(b)) => compare_utf16(a, b),
             (Value::Array(_), Value::Array(_)) | (Value::Object(_), Value::Object(_)) => {
-                self.to_json().cmp(&other.to_json())
+                let by_hash = self.content_hash().cmp(&other.content_hash());
+                by_hash.then_with(|| self.to_json().cmp(&other.to_json()))
             }
             _ => self.rank().cmp(&other.rank()),
         }

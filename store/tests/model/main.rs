@@ -200,7 +200,7 @@ proptest! {
                 Table::Items | Table::Numbers | Table::Feed => live.len(),
                 Table::Expiry => own,
                 Table::Meta => 2,
-                Table::Catalog | Table::Expired => 0,
+                Table::Catalog | Table::Expired | Table::Index => 0,
             };
             prop_assert_eq!(rows.len(), expected, "{}", table.name());
         }

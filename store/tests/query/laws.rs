@@ -1,10 +1,11 @@
-//! A container gives the same rows however it is cut into partitions.
+//! A container gives the same rows however it is cut into partitions, and whatever is indexed.
 
+use ephemeris_store::query::PageLimits;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use crate::paging::{QUERIES, item};
-use crate::world::World;
+use crate::world::{EVERYTHING, World};
 
 /// Rows in an order that says nothing, for results that have none.
 fn as_set(mut rows: Vec<String>) -> Vec<String> {
@@ -24,6 +25,178 @@ proptest! {
         let many = without_rids(World::new(&json!({}), &items, partitions).rows(query));
         // Equal keys come in the order of numbers, which each partition counts for itself.
         prop_assert_eq!(as_set(many), as_set(one), "{}", query);
+    }
+}
+
+#[test]
+fn an_index_is_followed_where_it_helps() {
+    let items: Vec<Value> = (0..10).map(|v| json!({ "v": v, "w": v % 2, "t": [v] })).collect();
+    let composite = json!([[{ "path": "/v" }, { "path": "/w", "order": "descending" }]]);
+    let policy = json!({
+        "includedPaths": [{ "path": "/*" }, { "path": "/v/?" }],
+        "excludedPaths": [{ "path": "/x/?" }],
+        "compositeIndexes": composite,
+    });
+    let world = World::new(&policy, &items, 1);
+    for (query, followed) in [
+        ("SELECT * FROM c WHERE c.v = 3", "/v/?"),
+        ("SELECT * FROM c WHERE c.w = 1 AND c.v IN (3, 4)", "/v/?"),
+        ("SELECT * FROM c WHERE c.v > 3 AND c.x = 1", "/v/?"),
+        ("SELECT * FROM c WHERE ARRAY_CONTAINS(c.t, 3)", "/t/[]/?"),
+        ("SELECT * FROM c WHERE c.v = 3 OR c.w = 7", "/v/? /w/?"),
+        ("SELECT * FROM c ORDER BY c.v", "/v/?"),
+        ("SELECT * FROM c ORDER BY c.v DESC, c.w", "/v DESC,/w ASC"),
+        ("SELECT VALUE COUNT(1) FROM c WHERE c.v >= 2", "/v/?"),
+        ("SELECT * FROM c WHERE c.x = 1", ""),
+        ("SELECT * FROM c WHERE c.v = 3 OR c.x = 7", ""),
+        ("SELECT * FROM c WHERE NOT (c.v = 3)", ""),
+        ("SELECT * FROM c WHERE c.v + 1 = 3", ""),
+        ("SELECT * FROM c WHERE c._etag = 'x'", ""),
+        ("SELECT * FROM c", ""),
+    ] {
+        assert_eq!(world.followed(query).join(" "), followed, "{query}");
+    }
+}
+
+/// Policies that index everything, something, or nothing that helps.
+fn policy() -> impl Strategy<Value = Value> {
+    let all = json!([{ "path": "/*" }]);
+    let composite = json!([[{ "path": "/v" }, { "path": "/w", "order": "descending" }]]);
+    prop_oneof![
+        Just(json!({})),
+        Just(json!({ "includedPaths": [{ "path": "/*" }, { "path": "/v/?" }] })),
+        Just(json!({ "includedPaths": all, "excludedPaths": [{ "path": "/w/?" }] })),
+        Just(json!({ "includedPaths": [{ "path": "/v/?" }], "excludedPaths": [{ "path": "/*" }] })),
+        Just(json!({ "includedPaths": all, "compositeIndexes": composite })),
+    ]
+}
+
+/// A condition on one path, of a kind that an index may answer.
+fn condition() -> impl Strategy<Value = String> {
+    let path = prop::sample::select(vec!["c.v", "c.w", "c.s", "c['v']", "c.v[0]", "c.missing"]);
+    let operator = prop::sample::select(vec!["=", "!=", "<", "<=", ">", ">="]);
+    let value = prop::sample::select(vec![
+        "0",
+        "1",
+        "2",
+        "3.0",
+        "1.5",
+        "-1",
+        "null",
+        "true",
+        "'one'",
+        "'x'",
+        "[1]",
+        "undefined",
+        "9007199254740993",
+        "{\"a\":1}",
+    ]);
+    let compare = (path.clone(), operator, value.clone())
+        .prop_map(|(path, operator, value)| format!("{path} {operator} {value}"));
+    let between = (path.clone(), value.clone(), value.clone())
+        .prop_map(|(path, low, high)| format!("{path} BETWEEN {low} AND {high}"));
+    let within = (path.clone(), prop::collection::vec(value.clone(), 1..4))
+        .prop_map(|(path, values)| format!("{path} IN ({})", values.join(", ")));
+    let functions = prop::sample::select(vec![
+        "IS_DEFINED(c.v)",
+        "NOT IS_DEFINED(c.w)",
+        "IS_NUMBER(c.v)",
+        "IS_STRING(c.s)",
+        "IS_NULL(c.v)",
+        "IS_ARRAY(c.v)",
+        "IS_OBJECT(c.v)",
+        "STARTSWITH(c.s, 'x')",
+        "STARTSWITH(c.s, 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\
+         xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx')",
+        "c.s LIKE 'x%'",
+        "c.s LIKE 'x_'",
+        "c.s LIKE 'x%y'",
+        "ARRAY_CONTAINS(c.t, 1)",
+        "ARRAY_CONTAINS(c.t, c.v)",
+        "c.v",
+        "NOT c.v",
+        "CONTAINS(c.s, 'y')",
+        "c.w + 1 = 2",
+    ]);
+    prop_oneof![4 => compare, 1 => between, 1 => within, 2 => functions.prop_map(String::from)]
+}
+
+fn filter() -> impl Strategy<Value = String> {
+    condition().prop_recursive(3, 8, 3, |inner| {
+        let joined = (inner.clone(), prop::sample::select(vec!["AND", "OR"]), inner.clone());
+        prop_oneof![
+            joined.prop_map(|(a, operator, b)| format!("({a}) {operator} ({b})")),
+            inner.prop_map(|one| format!("NOT ({one})")),
+        ]
+    })
+}
+
+/// Queries with a filter in them, and whether their rows come in an order.
+const FILTERED: [(&str, bool); 8] = [
+    ("SELECT VALUE c.id FROM c WHERE {}", false),
+    ("SELECT * FROM c WHERE {}", false),
+    ("SELECT VALUE COUNT(1) FROM c WHERE {}", true),
+    ("SELECT MIN(c.v) AS l, MAX(c.s) AS h, COUNT(c.w) AS n FROM c WHERE {}", true),
+    ("SELECT VALUE [c.id, t] FROM c JOIN t IN c.t WHERE {}", false),
+    ("SELECT VALUE c.id FROM c WHERE {} ORDER BY c.v", true),
+    ("SELECT VALUE c.id FROM c WHERE {} ORDER BY c.v DESC", true),
+    ("SELECT c.w, COUNT(1) AS n FROM c WHERE {} GROUP BY c.w", false),
+];
+
+/// Text, some of it longer than an index keeps.
+fn text() -> impl Strategy<Value = String> {
+    prop_oneof![
+        "[xy]{0,3}".prop_map(String::from),
+        "[xy]{0,2}".prop_map(|end| format!("{}{end}", "x".repeat(130))),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn an_index_changes_nothing(
+        items in prop::collection::vec((item(), prop::option::of(text())), 0..20),
+        policy in policy(),
+        (query, is_ordered) in prop::sample::select(&FILTERED[..]),
+        filter in filter(),
+        rows in 1_usize..8,
+    ) {
+        let with_text = |(mut item, text): (Value, Option<String>)| {
+            if let Some(text) = text {
+                item["s"] = text.into();
+            }
+            item
+        };
+        let items: Vec<Value> = items.into_iter().map(with_text).collect();
+        let query = query.replace("{}", &filter);
+        let indexed = World::new(&policy, &items, 1);
+        let limits = PageLimits { rows, ..EVERYTHING };
+        let found = indexed.pages(&query, limits).concat();
+        let expected = World::unindexed(&policy, &items, 1).rows(&query);
+        let without = |rows: Vec<String>| rows.iter().map(|row| strip(row)).collect::<Vec<_>>();
+        let (found, expected) = (without(found), without(expected));
+        if is_ordered {
+            prop_assert_eq!(found, expected, "{}", query);
+        } else {
+            prop_assert_eq!(as_set(found), as_set(expected), "{}", query);
+        }
+    }
+
+    #[test]
+    fn a_composite_index_gives_its_order(
+        items in prop::collection::vec(item(), 0..20),
+        turned in any::<bool>(),
+        rows in 1_usize..8,
+    ) {
+        let composite = json!([[{ "path": "/v" }, { "path": "/w", "order": "descending" }]]);
+        let policy = json!({ "includedPaths": [{ "path": "/*" }], "compositeIndexes": composite });
+        let order = if turned { "c.v DESC, c.w" } else { "c.v, c.w DESC" };
+        let query = format!("SELECT VALUE c.id FROM c ORDER BY {order}");
+        let limits = PageLimits { rows, ..EVERYTHING };
+        let found = World::new(&policy, &items, 1).pages(&query, limits).concat();
+        let expected = World::unindexed(&policy, &items, 1).rows(&query);
+        prop_assert_eq!(found, expected);
     }
 }
 

@@ -14,9 +14,10 @@ use ephemeris_store::partition::{Partition, PartitionSpec};
 use ephemeris_store::partition_key::{KeyDefinition, KeyKind, SlotRange};
 use ephemeris_store::query::{CompiledQuery, ComputedProperties, PageLimits, Parameters, Scope};
 use ephemeris_store::time::{ClockInterval, Millis};
+use ephemeris_store::ttl::PolicyEpoch;
 use serde_json::Value;
 
-use crate::support::Asking;
+use crate::support::{Asking, NoPage};
 
 const CONTAINER: ContainerNumber = ContainerNumber { database: DatabaseNumber(1), number: 1 };
 
@@ -31,8 +32,28 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// A container with this indexing policy, these items, and so many partitions.
+    /// A container with this indexing policy, these items, and so many partitions, all indexed.
     pub(crate) fn new(policy: &Value, items: &[Value], partitions: u16) -> Self {
+        let world = Self::empty(policy, partitions);
+        for partition in &world.partitions {
+            let epoch = PolicyEpoch(1);
+            let rules = world.rules.index().clone();
+            world.apply(partition, 0, Command::SetIndexPolicy { epoch, rules });
+            world.fill(partition, items, 1);
+        }
+        world
+    }
+
+    /// The same without an index: partitions that never heard of a policy.
+    pub(crate) fn unindexed(policy: &Value, items: &[Value], partitions: u16) -> Self {
+        let world = Self::empty(policy, partitions);
+        for partition in &world.partitions {
+            world.fill(partition, items, 0);
+        }
+        world
+    }
+
+    fn empty(policy: &Value, partitions: u16) -> Self {
         let key = KeyDefinition { kind: KeyKind::HashV2, paths: vec![vec!["pk".into()]] };
         let policy = indexing::complete(Some(policy)).expect("a valid policy");
         let rules = DocumentRules::new(key, IndexRules::new(&policy).expect("it compiles"));
@@ -41,14 +62,17 @@ impl World {
             Partition::open(Arc::new(MemoryEngine::new()), spec).expect("memory opens")
         };
         let slots = SlotRange::split_all(partitions).into_iter().zip(1..);
-        let world = Self { rules, partitions: slots.map(open).collect() };
-        for partition in &world.partitions {
-            world.fill(partition, items);
-        }
-        world
+        Self { rules, partitions: slots.map(open).collect() }
     }
 
-    fn fill(&self, partition: &Partition, items: &[Value]) {
+    fn apply(&self, partition: &Partition, index: u64, command: Command) {
+        let now = ClockInterval::exact(Millis(1000));
+        let bytes = codec::encode(&Proposal { now, vouchers: None, command });
+        let position = LogId { term: 1, index };
+        partition.apply(position, Entry::Command(&bytes)).expect("memory does not fail");
+    }
+
+    fn fill(&self, partition: &Partition, items: &[Value], index: u64) {
         let write = |(at, item): (usize, &Value)| {
             let mut item = item.clone();
             item["id"] = format!("i{at}").into();
@@ -64,10 +88,7 @@ impl World {
         let slots = partition.spec().slots;
         let writes = items.iter().enumerate().map(write);
         let command = Command::Write(writes.filter(|one| slots.contains(one.key.slot())).collect());
-        let now = ClockInterval::exact(Millis(1000));
-        let bytes = codec::encode(&Proposal { now, vouchers: None, command });
-        let position = LogId { term: 1, index: 0 };
-        partition.apply(position, Entry::Command(&bytes)).expect("memory does not fail");
+        self.apply(partition, index, command);
     }
 
     /// Compiles a query.
@@ -77,8 +98,12 @@ impl World {
         compiled.unwrap_or_else(|error| panic!("{text}: {}", error.to_message()))
     }
 
-    /// The pages of a query, as text.
-    pub(crate) fn pages(&self, text: &str, limits: PageLimits) -> Vec<Vec<String>> {
+    fn asking<T>(
+        &self,
+        text: &str,
+        limits: PageLimits,
+        ask: impl FnOnce(&Asking<'_>) -> Result<T, NoPage>,
+    ) -> T {
         let (query, scope) = (self.compile(text), Scope::default());
         let partitions: Vec<&Partition> = self.partitions.iter().collect();
         let asking = Asking {
@@ -89,9 +114,19 @@ impl World {
             limits,
             hi: Millis(1000),
         };
+        ask(&asking).expect("nothing here expires")
+    }
+
+    /// The pages of a query, as text.
+    pub(crate) fn pages(&self, text: &str, limits: PageLimits) -> Vec<Vec<String>> {
+        let pages = self.asking(text, limits, |asking| asking.pages());
         let text = |row: Vec<u8>| String::from_utf8(row).expect("rows are JSON");
-        let pages = asking.pages().expect("nothing here expires");
         pages.into_iter().map(|page| page.into_iter().map(text).collect()).collect()
+    }
+
+    /// The indexes a query follows.
+    pub(crate) fn followed(&self, text: &str) -> Vec<String> {
+        self.asking(text, EVERYTHING, |asking| asking.followed())
     }
 
     /// All rows of a query.

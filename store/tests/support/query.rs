@@ -11,25 +11,25 @@ use ephemeris_store::query::{
 use ephemeris_store::time::{Millis, Seconds};
 
 /// A query over partitions, in the order of the hash space, at one instant.
-pub struct Asking<'a> {
-    pub query: &'a CompiledQuery,
-    pub partitions: &'a [&'a Partition],
-    pub rules: &'a DocumentRules,
-    pub scope: &'a Scope,
-    pub limits: PageLimits,
-    pub hi: Millis,
+pub(crate) struct Asking<'a> {
+    pub(crate) query: &'a CompiledQuery,
+    pub(crate) partitions: &'a [&'a Partition],
+    pub(crate) rules: &'a DocumentRules,
+    pub(crate) scope: &'a Scope,
+    pub(crate) limits: PageLimits,
+    pub(crate) hi: Millis,
 }
 
 /// Why there is no page.
 #[derive(Debug)]
-pub enum NoPage {
+pub(crate) enum NoPage {
     InDoubt(Seconds),
     Halt(Halt),
 }
 
 impl Asking<'_> {
     /// Every page, each as the JSON of its rows.
-    pub fn pages(&self) -> Result<Vec<Vec<Vec<u8>>>, NoPage> {
+    pub(crate) fn pages(&self) -> Result<Vec<Vec<Vec<u8>>>, NoPage> {
         let (mut pages, mut at) = (Vec::new(), None);
         loop {
             let Merged { rows, next } = self.page(at)?;
@@ -42,7 +42,7 @@ impl Asking<'_> {
     }
 
     /// One page.
-    pub fn page(&self, at: Option<(Position, Window)>) -> Result<Merged, NoPage> {
+    pub(crate) fn page(&self, at: Option<(Position, Window)>) -> Result<Merged, NoPage> {
         let (at, left) = match at {
             None => (None, self.query.window),
             Some((at, left)) => (Some(at), left),
@@ -99,6 +99,12 @@ impl Asking<'_> {
         } else {
             merge_sorted(self.query, pages, left, self.limits.rows)
         })
+    }
+
+    /// The indexes that the first partition follows for the first page.
+    #[allow(dead_code, reason = "not every test that asks looks at it")]
+    pub(crate) fn followed(&self) -> Result<Vec<String>, NoPage> {
+        Ok(self.ask(self.partitions[0], None, self.limits)?.followed)
     }
 
     fn ask(

@@ -136,7 +136,7 @@ impl<'q> Compiler<'q> {
         }
         let wanted: Vec<(Vec<String>, bool)> =
             keys.iter().map(|key| (key.path.clone(), key.descending)).collect();
-        if !keys.is_empty() && !index.composite_support(&wanted) {
+        if !keys.is_empty() && index.composite_support(&wanted).is_none() {
             let message = "The order by query does not have a corresponding composite index that \
                            it can be served from.";
             self.errors.push(QueryError::Plain(message.into()));

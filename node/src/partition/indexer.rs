@@ -1,0 +1,169 @@
+//! Builds a new index, on the leader only, with request units that nobody else wanted.
+//!
+//! 1. See whether the indexing policy has changed.
+//! 2. Let the sweeper go first, and take what is left over of the partition's request units.
+//! 3. Propose `BuildIndex`: every replica enters the same items while applying.
+//! 4. Rest, if requests came meanwhile. When the last item is entered the new index serves.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use ephemeris_store::charge::Charge;
+use ephemeris_store::command::{Command, CommandEffect};
+use ephemeris_store::time::Seconds;
+use tracing::{debug, info};
+
+use super::meter::Grant;
+use super::{PartitionError, PartitionService};
+use crate::clock::{self, SharedClock};
+
+/// Items entered by one log entry, at first and at most.
+const BATCH_ITEMS: NonZeroU32 = NonZeroU32::new(100).expect("not zero");
+const BATCH_ITEMS_MAX: NonZeroU32 = NonZeroU32::new(2000).expect("not zero");
+/// A log entry that takes longer than this, replication included, is followed by a smaller one; one
+/// that takes less than half of it by a larger one.
+const BATCH_TIME_MAX: Duration = Duration::from_millis(10);
+/// How often the policy is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// How often left-over request units are collected, and the sweeper is waited for.
+const COLLECT_EVERY: Duration = Duration::from_millis(100);
+/// What entering an item is taken to cost before one was entered.
+const ITEM_CHARGE: Charge = Charge(4_000_000);
+/// Pause after a batch, in times what it took, while requests come.
+const REST_FACTOR: u32 = 4;
+/// Longest such pause.
+const REST_MAX: Duration = Duration::from_millis(200);
+/// A proposal that a leader cut off from the others has taken may never come to anything.
+const PROPOSAL_DEADLINE: Duration = Duration::from_secs(10);
+/// Pause after a proposal that came to nothing.
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
+
+/// Builds the index of one partition, during one term of its leader.
+pub(super) struct Indexer {
+    /// The partition.
+    pub(super) service: PartitionService,
+    /// The node's clock.
+    pub(super) clock: SharedClock,
+}
+
+/// How many items an entry may enter, and what entering one costs.
+struct Pace {
+    batch: NonZeroU32,
+    mean: Charge,
+}
+
+impl Indexer {
+    /// Runs until the term ends.
+    pub(super) async fn run(self) {
+        let mut pace = Pace { batch: BATCH_ITEMS, mean: ITEM_CHARGE };
+        loop {
+            if !self.service.group().machine().index().is_building() {
+                tokio::time::sleep(LOOK_EVERY).await;
+            } else if self.something_is_due() {
+                tokio::time::sleep(COLLECT_EVERY).await;
+            } else {
+                let pause = self.build(&mut pace).await;
+                tokio::time::sleep(pause).await;
+            }
+        }
+    }
+
+    /// True if the sweeper has work: it goes first.
+    fn something_is_due(&self) -> bool {
+        let due = self.service.group().machine().due().filter(|due| *due > Seconds(0));
+        due.is_some_and(|due| self.clock.now().interval.lo() >= due.start())
+    }
+
+    /// Enters one batch, if it can be paid; how long to rest then.
+    async fn build(&self, pace: &mut Pace) -> Duration {
+        let moment = self.service.moment();
+        let grant = moment.map_or(Grant::Unlimited, |moment| {
+            self.service.meter().take_left_over(moment, pace.mean, pace.batch)
+        });
+        let limit = match grant {
+            Grant::Unlimited => pace.batch,
+            Grant::LeftOver(taken) => taken.items,
+            Grant::Nothing => return COLLECT_EVERY,
+        };
+        let (asked_before, started) = (self.service.requests_seen(), clock::monotonic());
+        let Some((items, more, charge)) = self.propose(limit).await else {
+            pace.batch = BATCH_ITEMS;
+            return RETRY_PAUSE;
+        };
+        if let Some(moment) = moment {
+            self.service.meter().settle_sweep(moment.term, grant, charge);
+        }
+        let (took, group) = (started.elapsed(), self.service.group().group());
+        metrics::counter!("index_built_items_total").increment(u64::from(items));
+        debug!(%group, items, more, ?took, "entered items into the new index");
+        if !more {
+            info!(%group, "the new index serves");
+        }
+        pace.learn(limit, items, charge, took);
+        match grant {
+            Grant::LeftOver(_) => COLLECT_EVERY,
+            Grant::Unlimited | Grant::Nothing => {
+                let disturbs = self.service.requests_seen() != asked_before;
+                let rest = if disturbs { took * REST_FACTOR } else { Duration::ZERO };
+                rest.min(REST_MAX)
+            }
+        }
+    }
+
+    /// Items entered, whether there are more, and what it cost; none if it was not executed.
+    async fn propose(&self, limit: NonZeroU32) -> Option<(u32, bool, Charge)> {
+        let proposal = self.service.propose(Command::BuildIndex { limit });
+        let proposing = tokio::time::timeout(PROPOSAL_DEADLINE, proposal);
+        let lost = Err(PartitionError::Unknown("no outcome in time".to_string()));
+        match proposing.await.unwrap_or(lost) {
+            Ok(outcome) => {
+                let CommandEffect::IndexBuilt { items, more, charge } = outcome.effect else {
+                    unreachable!("a build answers with what it entered")
+                };
+                Some((items, more, charge))
+            }
+            Err(PartitionError::Fault(reason)) => crate::supervisor::fault(&reason),
+            Err(error) => {
+                debug!(group = %self.service.group().group(), %error, "not executed");
+                None
+            }
+        }
+    }
+}
+
+impl Pace {
+    fn learn(&mut self, limit: NonZeroU32, items: u32, charge: Charge, took: Duration) {
+        if let Some(items) = NonZeroU32::new(items) {
+            self.mean = Charge(charge.0.div_ceil(u64::from(items.get())).max(1));
+        }
+        if limit != self.batch {
+            return;
+        }
+        if took > BATCH_TIME_MAX {
+            let half = NonZeroU32::new(self.batch.get() / 2).unwrap_or(self.batch);
+            self.batch = half.max(BATCH_ITEMS);
+        } else if took < BATCH_TIME_MAX / 2 {
+            let two = NonZeroU32::new(2).expect("not zero");
+            self.batch = self.batch.saturating_mul(two).min(BATCH_ITEMS_MAX);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_that_takes_long_is_followed_by_a_smaller_one() {
+        let mut pace = Pace { batch: BATCH_ITEMS, mean: ITEM_CHARGE };
+        for _ in 0..10 {
+            pace.learn(pace.batch, pace.batch.get(), Charge(1000), Duration::from_millis(1));
+        }
+        assert_eq!((pace.batch, pace.mean), (BATCH_ITEMS_MAX, Charge(1)));
+        pace.learn(pace.batch, 2, Charge(9_000_001), BATCH_TIME_MAX * 2);
+        assert_eq!((pace.batch.get(), pace.mean), (1000, Charge(4_500_001)));
+        let cut = NonZeroU32::new(3).expect("not zero");
+        pace.learn(cut, 3, Charge(3), Duration::ZERO);
+        assert_eq!(pace.batch.get(), 1000, "a batch cut short by the budget says nothing of time");
+    }
+}

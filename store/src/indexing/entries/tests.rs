@@ -1,0 +1,221 @@
+//! What the entries of items are, compared with a naive reading of the rules.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+use serde_json::{Value as Json, json};
+
+use super::*;
+use crate::ids::{Etag, GroupId, Lsn};
+use crate::indexing::complete;
+use crate::item::Stamp;
+use crate::time::Seconds;
+use crate::ttl::ItemTtl;
+
+const GENERATION: [u8; 3] = [7, 7, 7];
+const NUMBER: ItemNumber = ItemNumber(0x0102_0304_0506_0708);
+const TS_NOW: Seconds = Seconds(1000);
+
+fn rules(policy: &Json) -> IndexRules {
+    IndexRules::new(&complete(Some(policy)).unwrap()).unwrap()
+}
+
+fn item(body: &str) -> Item {
+    let stamp = Stamp {
+        lsn: Lsn(1),
+        operation: 0,
+        ts: TS_NOW,
+        ttl: ItemTtl::Inherit,
+        etag: Etag::new(GroupId(1), Lsn(1), 0),
+        number: NUMBER,
+        indexed_values: 0,
+    };
+    Item { stamp, body: body.as_bytes().to_vec() }
+}
+
+fn keys(rules: &IndexRules, body: &Json, computed: &[(String, Value)]) -> BTreeSet<Vec<u8>> {
+    let keys = Extractor::new(rules).keys(&GENERATION, &item(&body.to_string()), computed);
+    let keys = keys.unwrap();
+    assert!(keys.is_sorted_by(|a, b| a < b), "keys are in order, each of them once");
+    keys.into_iter().collect()
+}
+
+/// The entries of a body by what they describe.
+fn described(rules: &IndexRules, body: &Json, computed: &[(String, Value)]) -> Vec<String> {
+    let describe = |key: Vec<u8>| {
+        let entry = key.strip_prefix(&GENERATION[..]).unwrap();
+        let (path, value, number) = crate::indexing::describe_entry(entry).unwrap();
+        assert_eq!(number, NUMBER);
+        format!("{path}={value}")
+    };
+    keys(rules, body, computed).into_iter().map(describe).collect()
+}
+
+fn key(path: &IndexPath, values: &[Value]) -> Vec<u8> {
+    let number = NUMBER.0.to_be_bytes();
+    [&GENERATION, path.as_bytes(), path.encode(values).as_ref().as_bytes(), &number].concat()
+}
+
+/// Every value below `value`, with its path.
+fn all_values(steps: &[Step], value: &Value, found: &mut Vec<(Vec<Step>, Value)>) {
+    if !steps.is_empty() {
+        found.push((steps.to_vec(), value.clone()));
+    }
+    let below = |step: Step| [steps, &[step]].concat();
+    match value {
+        Value::Array(elements) => {
+            for one in elements {
+                all_values(&below(Step::Elements), one, found);
+            }
+        }
+        Value::Object(members) => {
+            for (name, one) in members {
+                all_values(&below(Step::from(name.as_str())), one, found);
+            }
+        }
+        Value::Undefined | Value::Null | Value::Bool(_) | Value::Number(_) | Value::Text(_) => {}
+    }
+}
+
+/// What the entries should be: every path of the body is looked up by itself.
+fn expected(rules: &IndexRules, body: &Value) -> BTreeSet<Vec<u8>> {
+    let mut values = Vec::new();
+    all_values(&[], body, &mut values);
+    values.push((vec![Step::from(TS)], Value::Number(crate::query::Number::Int(1000))));
+    let mut expected = BTreeSet::new();
+    for (steps, value) in &values {
+        if rules.includes(steps) {
+            expected.insert(key(&IndexPath::new(steps).unwrap(), std::slice::from_ref(value)));
+        }
+    }
+    let find = |steps: &Vec<Step>| values.iter().find(|(found, _)| found == steps);
+    for steps in rules.listed() {
+        if find(&steps).is_none() {
+            expected.insert(key(&IndexPath::new(&steps).unwrap(), &[Value::Undefined]));
+        }
+    }
+    for composite in rules.kept_composites() {
+        let value = |(steps, _): &_| find(steps).map_or(Value::Undefined, |(_, v)| v.clone());
+        let values: Vec<Value> = composite.iter().map(value).collect();
+        expected.insert(key(&IndexPath::composite(composite).unwrap(), &values));
+    }
+    expected
+}
+
+fn name() -> impl Strategy<Value = String> {
+    prop::sample::select(vec!["a", "b", "id", "_etag", "é\0", "[]"]).prop_map(str::to_string)
+}
+
+/// Bodies over few names, so that policies meet them.
+fn body() -> impl Strategy<Value = Json> {
+    let leaf = prop_oneof![
+        Just(Json::Null),
+        any::<bool>().prop_map(Json::from),
+        (-3..3_i64).prop_map(Json::from),
+        any::<i64>().prop_map(Json::from),
+        "[a\0😀]{0,3}".prop_map(Json::from),
+        "x{99,102}".prop_map(Json::from),
+    ];
+    let value = leaf.prop_recursive(4, 24, 4, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Json::from),
+            prop::collection::btree_map(name(), inner, 0..4)
+                .prop_map(|members| Json::Object(members.into_iter().collect())),
+        ]
+    });
+    prop::collection::btree_map(name(), value, 0..5).prop_map(|members| {
+        Json::Object(members.into_iter().filter(|(n, _)| n != "_etag").collect())
+    })
+}
+
+fn path(ends: &'static [&'static str]) -> impl Strategy<Value = String> {
+    let step = prop::sample::select(vec!["/a", "/b", "/id", "/[]", "/\"é\0\"", "/\"[]\"", "/_ts"]);
+    let steps = prop::collection::vec(step, 1..4).prop_map(|steps| steps.concat());
+    (steps, prop::sample::select(ends)).prop_map(|(steps, end)| steps + end)
+}
+
+fn policy() -> impl Strategy<Value = Json> {
+    let paths = || prop::collection::vec(path(&["/?", "/*"]), 0..5);
+    let composite = prop::collection::vec((path(&[""]), any::<bool>()), 2..4);
+    let composites = prop::collection::vec(composite, 0..3);
+    (any::<bool>(), paths(), paths(), composites).prop_map(|(all, included, excluded, composites)| {
+        let list = |root: Option<&str>, paths: Vec<String>| -> Vec<Json> {
+            let paths = paths.iter().map(String::as_str).chain(root);
+            paths.map(|path| json!({ "path": path })).collect()
+        };
+        let excluded = excluded.into_iter().filter(|path| !included.contains(path)).collect();
+        let order = |descending| if descending { "descending" } else { "ascending" };
+        let component = |(path, descending): (String, bool)| {
+            json!({ "path": path, "order": order(descending) })
+        };
+        let composite =
+            |paths: Vec<_>| Json::from(paths.into_iter().map(component).collect::<Vec<_>>());
+        json!({
+            "includedPaths": list(all.then_some("/*"), included),
+            "excludedPaths": list((!all).then_some("/*"), excluded),
+            "compositeIndexes": composites.into_iter().map(composite).collect::<Vec<_>>(),
+        })
+    })
+}
+
+proptest! {
+    #[test]
+    fn a_walk_finds_what_looking_up_every_path_finds(policy in policy(), body in body()) {
+        let rules = rules(&policy);
+        let value = Value::from_json(body.to_string().as_bytes()).unwrap();
+        prop_assert_eq!(keys(&rules, &body, &[]), expected(&rules, &value), "{}", policy);
+    }
+}
+
+#[test]
+fn wildcards_do_not_reach_computed_properties_and_listed_ones_take_the_computed_value() {
+    let policy = json!({
+        "includedPaths": [{ "path": "/*" }, { "path": "/lower/?" }, { "path": "/absent/?" }],
+        "compositeIndexes": [[{ "path": "/lower" }, { "path": "/v" }]],
+    });
+    let names = ["lower", "absent", "unlisted"].map(String::from);
+    let rules = rules(&policy).with_computed(names);
+    let body = json!({ "id": "a", "lower": "STORED", "unlisted": 1, "v": 2 });
+    let computed = [
+        ("lower".to_string(), Value::Text("computed".into())),
+        ("absent".to_string(), Value::Undefined),
+        ("unlisted".to_string(), Value::Bool(true)),
+    ];
+    assert_eq!(
+        described(&rules, &body, &computed),
+        [
+            "/_ts=1000",
+            "/absent=undefined",
+            "/id=\"a\"",
+            "/lower=\"computed\"",
+            "/v=2",
+            "/lower, /v=\"computed\", 2"
+        ]
+    );
+}
+
+#[test]
+fn paths_too_long_for_a_key_are_not_indexed() {
+    let rules = rules(&json!({}));
+    for (bytes, is_indexed) in [(path::PATH_BYTES_MAX - 4, true), (path::PATH_BYTES_MAX - 3, false)]
+    {
+        let name = "n".repeat(bytes);
+        let body = Json::Object([(name.clone(), json!(1))].into_iter().collect());
+        assert_eq!(IndexPath::new(&[Step::from(name.as_str())]).is_some(), is_indexed);
+        assert_eq!(keys(&rules, &body, &[]).len(), 1 + usize::from(is_indexed), "{bytes}");
+    }
+}
+
+#[test]
+fn equal_arrays_and_objects_share_an_entry_whatever_the_order_of_members() {
+    let rules = rules(&json!({}));
+    let body = json!({ "l": [{ "a": 1, "b": [2] }, { "b": [2.0], "a": 1 }, { "b": [3], "a": 1 }] });
+    let entries = described(&rules, &body, &[]);
+    assert_eq!(entries.iter().filter(|entry| *entry == "/l/[]={…}").count(), 2);
+}
+
+#[test]
+fn a_body_that_is_no_json_is_a_fault() {
+    let extractor = Extractor::new(&rules(&json!({})));
+    assert!(extractor.keys(&GENERATION, &item("{\"a\":"), &[]).is_err());
+}

@@ -1,0 +1,28 @@
+//! Indexing: what a container indexes, and what the entries of an item are.
+//!
+//! 1. `policy` checks and completes what clients send, as Cosmos does; `pattern` reads its paths.
+//! 2. `rules` says of every place in a document whether it is indexed.
+//! 3. `key` encodes values, `path` encodes paths: their order in keys is the order of ORDER BY.
+//! 4. `entries` walks an item's body once and gives all its entries.
+//! 5. `state` knows which generation of entries serves, and which is being built.
+
+mod describe;
+mod entries;
+pub(crate) mod hash;
+mod key;
+mod path;
+mod pattern;
+mod policy;
+mod range;
+mod rules;
+mod state;
+
+pub use describe::describe_entry;
+pub use key::{Component, EncodedRef, EncodedValue, TEXT_BYTES_KEPT};
+pub use path::{Decoded, IndexPath, PATH_BYTES_MAX, Step};
+pub use pattern::InvalidPath;
+pub use policy::{IndexingMode, InvalidPolicy, check_special_indexes, complete, mode};
+pub use range::IndexRange;
+pub use rules::{IndexRules, Place, SortSupport};
+pub(crate) use state::{BuildProgress, Generation};
+pub use state::{IndexState, Served};

@@ -1,0 +1,191 @@
+//! Runs of index entries: which values of a path a scan is about.
+
+use std::ops::{Bound, RangeInclusive};
+
+use super::key::{EncodedValue, UNDEFINED, order_bytes, text_beginning};
+use super::path::IndexPath;
+use crate::keycode::prefix_end;
+use crate::query::Value;
+
+/// Entries of one path whose values lie between two bounds.
+///
+/// Whatever the entries leave open is inside: who scans looks at the items of entries that are not
+/// exact.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IndexRange {
+    path: IndexPath,
+    /// The first encoded value inside.
+    start: Vec<u8>,
+    /// The first one outside; none if there is none.
+    end: Option<Vec<u8>>,
+}
+
+impl IndexRange {
+    /// Every entry, those of items without the property included.
+    pub fn all(path: IndexPath) -> Self {
+        Self { path, start: Vec::new(), end: None }
+    }
+
+    /// The entries of items that have the property.
+    pub fn defined(path: IndexPath) -> Self {
+        Self { path, start: vec![UNDEFINED + 1], end: None }
+    }
+
+    /// The values whose types have these ranks.
+    pub fn types(path: IndexPath, ranks: RangeInclusive<u8>) -> Self {
+        let end = ranks.end().checked_add(1).map(|end| vec![end]);
+        Self { path, start: vec![*ranks.start()], end }
+    }
+
+    /// The values equal to this one; not a number is equal to nothing.
+    pub fn equal(path: IndexPath, value: &Value) -> Self {
+        if is_nan(value) {
+            return Self::nothing(path);
+        }
+        let start = EncodedValue::new(value).0;
+        Self { path, end: prefix_end(&start), start }
+    }
+
+    /// The values of the bounds' type between them; nothing if the types differ.
+    pub fn between(path: IndexPath, low: Bound<&Value>, high: Bound<&Value>) -> Self {
+        let mut ranks = [low, high].into_iter().filter_map(bound_value).map(Value::rank);
+        let Some(rank) = ranks.next() else { return Self::defined(path) };
+        let is_nothing = [low, high].into_iter().filter_map(bound_value).any(is_nan);
+        if is_nothing || ranks.any(|other| other != rank) {
+            return Self::nothing(path);
+        }
+        let start = match low {
+            Bound::Unbounded => Some(vec![rank]),
+            Bound::Included(value) => Some(Edge::new(value).first),
+            Bound::Excluded(value) => Edge::new(value).behind,
+        };
+        let end = match high {
+            Bound::Unbounded => Some(vec![rank + 1]),
+            Bound::Included(value) => Edge::new(value).end,
+            Bound::Excluded(value) => Some(Edge::new(value).before),
+        };
+        match start {
+            Some(start) => Self { path, start, end },
+            None => Self::nothing(path),
+        }
+    }
+
+    /// The text that begins like this, as far as text is kept.
+    pub fn beginning(path: IndexPath, prefix: &str) -> Self {
+        let start = text_beginning(prefix);
+        Self { path, end: prefix_end(&start), start }
+    }
+
+    /// The entries that share the beginning of an entry that is in order: see `Decoded::in_order`.
+    pub fn sharing(path: IndexPath, in_order: &[u8]) -> Self {
+        Self { path, start: in_order.to_vec(), end: prefix_end(in_order) }
+    }
+
+    /// The part of this range at or behind the values that begin like this, in the order of the keys.
+    #[must_use]
+    pub fn from(mut self, in_order: &[u8]) -> Self {
+        if self.start.as_slice() < in_order {
+            self.start = in_order.to_vec();
+        }
+        self
+    }
+
+    /// The part of this range up to the values that begin like this, in the order of the keys.
+    #[must_use]
+    pub fn through(mut self, in_order: &[u8]) -> Self {
+        let end = prefix_end(in_order);
+        self.end = match (self.end, end) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        self
+    }
+
+    /// True if an entry with this value lies inside.
+    pub fn contains(&self, value: &EncodedValue) -> bool {
+        self.start <= value.0 && self.end.as_ref().is_none_or(|end| value.0 < *end)
+    }
+
+    /// Ranges of one path in order, those that touch made one: no entry lies in two of them.
+    pub fn without_overlaps(mut ranges: Vec<IndexRange>) -> Vec<IndexRange> {
+        ranges.sort_by(|a, b| a.start.cmp(&b.start));
+        let mut apart: Vec<IndexRange> = Vec::with_capacity(ranges.len());
+        for range in ranges {
+            if range.end.as_ref().is_some_and(|end| *end <= range.start) {
+                continue;
+            }
+            match apart.last_mut() {
+                Some(last) if last.end.as_ref().is_none_or(|end| range.start <= *end) => {
+                    let ends = last.end.take().zip(range.end);
+                    last.end = ends.map(|(a, b)| a.max(b));
+                }
+                _ => apart.push(range),
+            }
+        }
+        apart
+    }
+
+    /// The path.
+    pub fn path(&self) -> &IndexPath {
+        &self.path
+    }
+
+    /// The rows of the index with these keys, behind what all keys of it begin with.
+    pub(crate) fn rows(&self, generation: &[u8]) -> (Vec<u8>, Option<Vec<u8>>) {
+        let key = |value: &[u8]| [generation, self.path.as_bytes(), value].concat();
+        let end = match &self.end {
+            Some(end) => Some(key(end)),
+            None => prefix_end(&key(&[])),
+        };
+        (key(&self.start), end)
+    }
+
+    fn nothing(path: IndexPath) -> Self {
+        Self { path, start: vec![UNDEFINED], end: Some(vec![UNDEFINED]) }
+    }
+}
+
+/// The places around a bound. If entries leave open on which side of it they are, they are on both.
+struct Edge {
+    /// The first entry that may be equal.
+    first: Vec<u8>,
+    /// The end of all entries surely below.
+    before: Vec<u8>,
+    /// The first entry that may be above.
+    behind: Option<Vec<u8>>,
+    /// The end of all entries that may be equal.
+    end: Option<Vec<u8>>,
+}
+
+impl Edge {
+    fn new(value: &Value) -> Self {
+        let encoded = EncodedValue::new(value);
+        let entry = encoded.as_ref().component().expect("our own encoding is whole");
+        let first = order_bytes(&encoded.0).expect("our own encoding is whole").to_vec();
+        let end = prefix_end(&first);
+        if entry.is_exact() {
+            return Self { before: first.clone(), behind: end.clone(), first, end };
+        }
+        let before = end.clone().expect("a rank is below FF");
+        Self { before, behind: Some(first.clone()), first, end }
+    }
+}
+
+fn bound_value(bound: Bound<&Value>) -> Option<&Value> {
+    match bound {
+        Bound::Included(value) | Bound::Excluded(value) => Some(value),
+        Bound::Unbounded => None,
+    }
+}
+
+fn is_nan(value: &Value) -> bool {
+    match value {
+        Value::Number(number) => number.as_f64().is_nan(),
+        Value::Undefined
+        | Value::Null
+        | Value::Bool(_)
+        | Value::Text(_)
+        | Value::Array(_)
+        | Value::Object(_) => false,
+    }
+}

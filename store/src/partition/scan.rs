@@ -1,0 +1,208 @@
+//! Scanning a partition without copying: index entries, items, and what must be left out of counts.
+
+use std::ops::ControlFlow;
+
+use super::PartitionView;
+use crate::engine::{Cursor, Direction, Fault, KeyRange, Table};
+use crate::ids::ItemNumber;
+use crate::indexing::{EncodedRef, EncodedValue, IndexRange, IndexState};
+use crate::item::{Item, ItemKey, Stamp, VersionRow};
+use crate::keycode::MalformedKey;
+use crate::time::{Millis, Seconds};
+use crate::ttl::{ItemTtl, Life, TtlPolicy};
+
+/// Where a scan of the index stands, and where one may go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IndexEntry {
+    /// The value.
+    pub value: EncodedValue,
+    /// The item.
+    pub number: ItemNumber,
+}
+
+/// Steps through entries of one path.
+pub struct IndexCursor<'v> {
+    rows: Box<dyn Cursor + 'v>,
+    /// Where the value begins in each key.
+    value_at: usize,
+}
+
+impl IndexCursor<'_> {
+    /// The next value and the item that has it; none behind the last.
+    pub fn next_entry(&mut self) -> Result<Option<(EncodedRef<'_>, ItemNumber)>, Fault> {
+        let Some((key, _)) = self.rows.next_row()? else { return Ok(None) };
+        let rest = key.get(self.value_at..).and_then(|rest| rest.split_last_chunk());
+        let Some((value, number)) = rest else {
+            return Err(Fault::corrupt("index", MalformedKey("it ends too early")));
+        };
+        Ok(Some((EncodedRef::new(value), ItemNumber(u64::from_be_bytes(*number)))))
+    }
+}
+
+/// Steps through items.
+pub struct ItemCursor<'v> {
+    rows: Box<dyn Cursor + 'v>,
+    /// Bytes of the container before each item key.
+    key_at: usize,
+}
+
+/// A stored version that somebody else keeps.
+#[derive(Clone, Copy, Debug)]
+pub struct ItemRef<'a> {
+    /// The bytes of its `ItemKey`.
+    pub key: &'a [u8],
+    /// What the system keeps of it.
+    pub stamp: Stamp,
+    /// What the user wrote, normalised.
+    pub body: &'a [u8],
+}
+
+impl ItemRef<'_> {
+    /// The item's key, copied.
+    pub fn to_key(&self) -> Result<ItemKey, Fault> {
+        ItemKey::from_bytes(self.key).map_err(|error| Fault::corrupt("items", error))
+    }
+}
+
+impl ItemCursor<'_> {
+    /// The next version, dead or alive; none behind the last.
+    pub fn next_item(&mut self) -> Result<Option<ItemRef<'_>>, Fault> {
+        let Some((key, value)) = self.rows.next_row()? else { return Ok(None) };
+        let (stamp, body) = Item::split(value)?;
+        let key = key.get(self.key_at..).unwrap_or_default();
+        Ok(Some(ItemRef { key, stamp, body }))
+    }
+}
+
+impl PartitionView {
+    /// Which paths have entries that may be used.
+    pub fn index(&self) -> &IndexState {
+        &self.index
+    }
+
+    /// A cursor over entries of a path that `index` serves; behind one of them, if one is given, in
+    /// the direction of the scan. Entries of one value come in the order of item numbers.
+    ///
+    /// Entries of dead items that were not swept yet are among them: see `overdue`.
+    pub fn index_cursor(
+        &self,
+        range: &IndexRange,
+        direction: Direction,
+        after: Option<&IndexEntry>,
+    ) -> IndexCursor<'_> {
+        let serving = self.index.serving().expect("only what is served is scanned");
+        let prefix = serving.prefix(self.spec.group);
+        let (start, end) = range.rows(&prefix);
+        let mut rows = KeyRange { table: Table::Index, start, end };
+        if let Some(IndexEntry { value, number }) = after {
+            let path = range.path().as_bytes();
+            let number = number.0.to_be_bytes();
+            let key = [&prefix[..], path, value.as_ref().as_bytes(), &number].concat();
+            match direction {
+                Direction::Forward => rows = rows.after(&key),
+                Direction::Backward => rows = rows.before(key),
+            }
+        }
+        let value_at = prefix.len() + range.path().as_bytes().len();
+        IndexCursor { rows: self.read.cursor(&rows, direction), value_at }
+    }
+
+    /// The entries of `index_cursor`, copied.
+    pub fn scan_index(
+        &self,
+        range: &IndexRange,
+        direction: Direction,
+        after: Option<&IndexEntry>,
+    ) -> impl Iterator<Item = Result<IndexEntry, Fault>> + use<'_> {
+        let mut cursor = self.index_cursor(range, direction, after);
+        std::iter::from_fn(move || {
+            let entry = cursor.next_entry().transpose()?;
+            Some(entry.map(|(value, number)| IndexEntry { value: value.to_owned(), number }))
+        })
+    }
+
+    /// A cursor over stored versions of a range of `Table::Items`, dead or alive.
+    pub fn item_cursor(&self, range: &KeyRange, direction: Direction) -> ItemCursor<'_> {
+        assert_eq!(range.table, Table::Items, "items are read from their table");
+        let key_at = self.keys.prefix_bytes();
+        ItemCursor { rows: self.read.cursor(range, direction), key_at }
+    }
+
+    /// The item with this number, dead or alive, and where it stands.
+    pub fn item_numbered(&self, number: ItemNumber) -> Result<Option<(ItemKey, Item)>, Fault> {
+        let Some(key) = self.read.get(Table::Numbers, &self.keys.number(number))? else {
+            return Ok(None);
+        };
+        let key = ItemKey::from_bytes(&key).map_err(|error| Fault::corrupt("numbers", error))?;
+        let item = self.item(&key)?;
+        let item = item.ok_or_else(|| Fault::corrupt("numbers", "a number without its item"))?;
+        assert_eq!(item.stamp.number, number, "a number leads to its item");
+        Ok(Some((key, item)))
+    }
+
+    /// Shows every item that is stored and not surely alive at `hi`: dead ones that were not swept
+    /// yet, and those in doubt. What reads entries alone leaves them out.
+    pub fn overdue(
+        &self,
+        hi: Millis,
+        mut show: impl FnMut(ItemNumber, Life) -> ControlFlow<()>,
+    ) -> Result<(), Fault> {
+        let mut judge = |version: &VersionRow| {
+            let Stamp { ttl, ts, number, .. } = version.stamp;
+            match self.state.ttl().judge(ttl, ts, hi) {
+                Life::Alive => ControlFlow::Continue(()),
+                life @ (Life::Dead | Life::InDoubt(_)) => show(number, life),
+            }
+        };
+        let now = hi.floor_seconds();
+        if self.overdue_own(now, &mut judge)?.is_continue() {
+            let _ = self.overdue_inheriting(now, &mut judge)?;
+        }
+        Ok(())
+    }
+
+    fn overdue_own(
+        &self,
+        now: Seconds,
+        judge: &mut impl FnMut(&VersionRow) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, Fault> {
+        let ttl = self.state.ttl();
+        let through = ttl.policy().is_on().then_some(now).max(ttl.own_dead_through());
+        let Some(through) = through else { return Ok(ControlFlow::Continue(())) };
+        let mut rows = self
+            .read
+            .cursor(&self.state.swept.unswept_own(&self.spec, through), Direction::Forward);
+        while let Some((_, version)) = rows.next_row()? {
+            if judge(&VersionRow::decode(version)?).is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn overdue_inheriting(
+        &self,
+        now: Seconds,
+        judge: &mut impl FnMut(&VersionRow) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, Fault> {
+        let ttl = self.state.ttl();
+        let doubtful = match ttl.policy() {
+            TtlPolicy::Default(seconds) => now.0.checked_sub(u64::from(seconds.get())).map(Seconds),
+            TtlPolicy::Off | TtlPolicy::NoDefault => None,
+        };
+        let through = doubtful.max(ttl.inheriting_dead_through());
+        let Some(through) = through else { return Ok(ControlFlow::Continue(())) };
+        let mut rows =
+            self.read.cursor(&self.state.swept.unswept_feed(&self.spec), Direction::Forward);
+        while let Some((_, version)) = rows.next_row()? {
+            let version = VersionRow::decode(version)?;
+            if version.stamp.ts > through {
+                break;
+            }
+            if version.stamp.ttl == ItemTtl::Inherit && judge(&version).is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+}

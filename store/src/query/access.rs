@@ -1,0 +1,192 @@
+//! Chooses how the items of a page are found: one after the other, or along an index.
+//!
+//! 1. A page that goes on with another goes the same way, which its place tells.
+//! 2. If some condition of the filter leads to few entries, the one with the fewest is followed.
+//! 3. A sorted result follows the index that has its order.
+//! 4. Otherwise the items are walked, unless a condition asks for single values.
+
+use super::compiled::{CompiledQuery, SortOrder};
+use super::conditions::Condition;
+use super::execute::{Question, Source, policy_path};
+use super::page::{Course, Resume};
+use crate::engine::{Direction, Fault};
+use crate::indexing::{IndexPath, IndexRange, Step};
+
+/// Entries counted to see how many a condition leads to. As many items are looked up faster than a
+/// small container is walked.
+const PROBED_MAX: u64 = 1000;
+
+/// How items are found.
+#[derive(Clone, Debug)]
+pub(super) enum Access {
+    /// In the order of their keys.
+    Items,
+    /// Along the entries of a condition.
+    Condition(Followed),
+    /// Along an index that has the order of the result.
+    Order(InOrder),
+}
+
+/// A condition, and where its entries are.
+#[derive(Clone, Debug)]
+pub(super) struct Followed {
+    /// Which condition of the filter.
+    pub(super) number: u16,
+    /// For each of its legs: the path, and ranges in order that do not overlap.
+    pub(super) legs: Vec<(Vec<Step>, Vec<IndexRange>)>,
+    /// True if an item may have several entries there.
+    pub(super) may_repeat: bool,
+}
+
+/// An index that is read in the order of the result.
+#[derive(Clone, Debug)]
+pub(super) struct InOrder {
+    pub(super) path: IndexPath,
+    /// Ranges in the order of the index that do not overlap.
+    pub(super) ranges: Vec<IndexRange>,
+    pub(super) direction: Direction,
+}
+
+impl Followed {
+    /// The paths, as indexing policies write them.
+    pub(super) fn names(&self) -> Vec<String> {
+        let name = |step: &Step| match step {
+            Step::Member(name) => name.clone(),
+            Step::Elements => "[]".to_string(),
+        };
+        let paths = self.legs.iter().map(|(steps, _)| steps.iter().map(name).collect::<Vec<_>>());
+        paths.map(|names| policy_path(&names)).collect()
+    }
+}
+
+impl InOrder {
+    /// The path, or those of a composite index, as the metrics tell them.
+    pub(super) fn name(&self, query: &CompiledQuery) -> String {
+        match query.order.as_slice() {
+            [key] => policy_path(&key.path),
+            keys => {
+                let key = |key: &SortOrder| {
+                    let path = policy_path(&key.path);
+                    let path = path.trim_end_matches("/?");
+                    format!("{path} {}", if key.descending { "DESC" } else { "ASC" })
+                };
+                keys.iter().map(key).collect::<Vec<_>>().join(",")
+            }
+        }
+    }
+}
+
+/// Chooses.
+pub(super) fn choose(source: &Source<'_>, question: &Question<'_>) -> Result<Access, Fault> {
+    let index = source.view.index();
+    let follow = |number: usize| follow(source, question, number);
+    match question.resume {
+        Some(Resume::Item { .. }) => return Ok(Access::Items),
+        Some(Resume::Entry(place)) => {
+            let followed = follow(usize::from(place.condition));
+            return Ok(followed.map_or(Access::Items, Access::Condition));
+        }
+        None | Some(Resume::Behind(_) | Resume::From(_) | Resume::Digest(_)) => {}
+    }
+    if index.serves(&[Step::from("id")]).is_none() {
+        return Ok(Access::Items);
+    }
+    let mut best: Option<(u64, usize, Followed)> = None;
+    for (number, condition) in question.query.conditions.iter().enumerate() {
+        let Some(followed) = follow(number) else { continue };
+        let entries = probe(source, &followed)?;
+        let rank = if condition.is_seek() { 0 } else { 1 };
+        let is_better = |(known, known_rank, _): &(u64, usize, Followed)| {
+            (entries, rank) < (*known, *known_rank)
+        };
+        if best.as_ref().is_none_or(is_better) {
+            best = Some((entries, rank, followed));
+        }
+    }
+    let in_order = || in_order(source, question);
+    Ok(match best {
+        Some((entries, _, followed)) if entries < PROBED_MAX => Access::Condition(followed),
+        best => match (question.query.course(), in_order(), best) {
+            (Course::Sorted, Some(in_order), _) => Access::Order(in_order),
+            (_, _, Some((_, 0, followed))) if !is_scoped(source, question) => {
+                Access::Condition(followed)
+            }
+            _ => Access::Items,
+        },
+    })
+}
+
+/// True if the items of one logical partition are asked for, which stand side by side.
+fn is_scoped(source: &Source<'_>, question: &Question<'_>) -> bool {
+    let key = question.scope.key.as_ref();
+    key.is_some_and(|key| key.0.len() == source.key.paths.len())
+}
+
+/// A condition with its entries; none if an index does not serve it.
+pub(super) fn follow(
+    source: &Source<'_>,
+    question: &Question<'_>,
+    number: usize,
+) -> Option<Followed> {
+    let condition = question.query.conditions.get(number)?;
+    let legs = condition.legs.iter().map(|leg| {
+        let served = source.view.index().serves(&leg.path)?;
+        let ranges = leg.ranges.iter().map(|range| range.entries(&served.path)).collect();
+        Some((leg.path.clone(), IndexRange::without_overlaps(ranges)))
+    });
+    let legs = legs.collect::<Option<Vec<_>>>()?;
+    let number = u16::try_from(number).ok()?;
+    Some(Followed { number, legs, may_repeat: condition.may_repeat() })
+}
+
+/// How many entries there are, as far as we care.
+fn probe(source: &Source<'_>, followed: &Followed) -> Result<u64, Fault> {
+    let mut entries = 0;
+    for range in followed.legs.iter().flat_map(|(_, ranges)| ranges) {
+        let mut cursor = source.view.index_cursor(range, Direction::Forward, None);
+        while entries < PROBED_MAX && cursor.next_entry()?.is_some() {
+            entries += 1;
+        }
+    }
+    Ok(entries)
+}
+
+/// The index that has the order of a sorted result, if one has it and every row in it.
+fn in_order(source: &Source<'_>, question: &Question<'_>) -> Option<InOrder> {
+    let index = source.view.index();
+    match question.query.order.as_slice() {
+        [] => None,
+        [key] => {
+            let steps: Vec<Step> = key.path.iter().cloned().map(Step::Member).collect();
+            let served = index.serves(&steps)?;
+            if key.keeps_undefined && !served.has_undefined {
+                return None;
+            }
+            let all = || {
+                let path = served.path.clone();
+                vec![if key.keeps_undefined {
+                    IndexRange::all(path)
+                } else {
+                    IndexRange::defined(path)
+                }]
+            };
+            let is_about_it = |condition: &&Condition| matches!(condition.legs.as_slice(), [leg] if leg.path == steps);
+            let filtered = question.query.conditions.iter().find(is_about_it).map(|condition| {
+                let ranges = condition.legs[0].ranges.iter();
+                IndexRange::without_overlaps(
+                    ranges.map(|range| range.entries(&served.path)).collect(),
+                )
+            });
+            let direction = if key.descending { Direction::Backward } else { Direction::Forward };
+            let ranges = filtered.unwrap_or_else(all);
+            Some(InOrder { path: served.path, ranges, direction })
+        }
+        keys => {
+            let wanted: Vec<(Vec<String>, bool)> =
+                keys.iter().map(|key| (key.path.clone(), key.descending)).collect();
+            let (path, direction) = index.serves_composite(&wanted)?;
+            let ranges = vec![IndexRange::all(path.clone())];
+            Some(InOrder { path, ranges, direction })
+        }
+    }
+}

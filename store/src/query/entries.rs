@@ -1,0 +1,280 @@
+//! Follows an index: from entries to items, in the order of the entries.
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+
+use super::access::{Followed, InOrder};
+use super::execute::{Interrupt, Pager, Sink};
+use super::page::{EntryPlace, Place, Resume};
+use super::value::Value;
+use crate::engine::{Direction, Fault};
+use crate::ids::ItemNumber;
+use crate::indexing::{EncodedValue, IndexRange, Step};
+use crate::keycode::MalformedKey;
+use crate::partition::IndexEntry;
+use crate::ttl::Life;
+
+/// Dead items that are held to be left out of a count; with more of them the items are counted.
+const OVERDUE_MAX: usize = 100_000;
+/// Entries counted between two looks at the signal.
+const ENTRIES_BETWEEN_SIGNALS: u64 = 4096;
+
+fn corrupt(error: MalformedKey) -> Fault {
+    Fault::corrupt("index", error)
+}
+
+impl Pager<'_> {
+    /// Walks along the entries of a condition; where the next page begins.
+    pub(super) fn walk_entries(
+        &mut self,
+        followed: &Followed,
+    ) -> Result<Option<Resume>, Interrupt> {
+        let start = match self.question.resume {
+            Some(Resume::Entry(place)) => Some(place.clone()),
+            _ => None,
+        };
+        let mut last = None;
+        for (leg, (_, ranges)) in followed.legs.iter().enumerate() {
+            let leg = u16::try_from(leg).expect("a condition has few legs");
+            let start = start.as_ref().filter(|start| start.leg >= leg);
+            if start.is_some_and(|start| start.leg > leg) {
+                continue;
+            }
+            let after = start.map(entry_before);
+            for range in ranges {
+                let view = self.source.view;
+                let entries = view.scan_index(range, Direction::Forward, after.as_ref());
+                for entry in entries {
+                    let entry = entry?;
+                    if self.is_page_full()? {
+                        return Ok(last.map(Resume::Entry));
+                    }
+                    let mut place = EntryPlace {
+                        condition: followed.number,
+                        leg,
+                        value: entry.value.as_ref().as_bytes().to_vec(),
+                        number: entry.number,
+                        taken: None,
+                    };
+                    let is_begun = |start: &&EntryPlace| {
+                        start.number == place.number && start.value == place.value
+                    };
+                    let skip = start.filter(is_begun).and_then(|start| start.taken).unwrap_or(0);
+                    if let Some(taken) = self.look_at_entry(followed, leg, &entry, skip)? {
+                        place.taken = Some(taken);
+                        return Ok(Some(Resume::Entry(place)));
+                    }
+                    last = Some(place);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Takes up the item of an entry, unless another entry comes first for it.
+    fn look_at_entry(
+        &mut self,
+        followed: &Followed,
+        leg: u16,
+        entry: &IndexEntry,
+        skip: u64,
+    ) -> Result<Option<u64>, Interrupt> {
+        let Some((key, item)) = self.source.view.item_numbered(entry.number)? else {
+            return Err(Fault::corrupt("index", "an entry without its item").into());
+        };
+        if followed.may_repeat {
+            let value = Value::from_json(&item.to_json(self.source.spec.container));
+            let value = value.map_err(|error| Fault::corrupt("items", error))?;
+            if followed.first_entry(&value) != Some((leg, entry.value.clone())) {
+                return Ok(None);
+            }
+        }
+        self.look_at(key.as_bytes(), &item.stamp, &item.body, skip)
+    }
+
+    /// Reads an index that has the order of the result, until nothing more fits the page.
+    pub(super) fn read_in_order(&mut self, order: &InOrder) -> Result<Option<Resume>, Interrupt> {
+        let start = match self.question.resume {
+            Some(Resume::Behind(place) | Resume::From(place)) => Some(place),
+            _ => None,
+        };
+        let start = start.map(|place| order.start(place)).transpose().map_err(corrupt)?;
+        let has_numbers = self.has_order_of_numbers(order);
+        let ranges: Vec<&IndexRange> = match order.direction {
+            Direction::Forward => order.ranges.iter().collect(),
+            Direction::Backward => order.ranges.iter().rev().collect(),
+        };
+        for range in ranges {
+            let range = match (&start, order.direction) {
+                (None, _) => range.clone(),
+                (Some(start), Direction::Forward) => range.clone().from(&start.in_order),
+                (Some(start), Direction::Backward) => range.clone().through(&start.in_order),
+            };
+            let after = start.as_ref().filter(|_| has_numbers);
+            let after = after.and_then(|start| start.after(order.direction));
+            let view = self.source.view;
+            for entry in view.scan_index(&range, order.direction, after.as_ref()) {
+                let entry = entry?;
+                if self.is_out_of_reach(order, &entry)? {
+                    return Ok(None);
+                }
+                self.is_page_full()?;
+                let Some((key, item)) = view.item_numbered(entry.number)? else {
+                    return Err(Fault::corrupt("index", "an entry without its item").into());
+                };
+                self.look_at(key.as_bytes(), &item.stamp, &item.body, 0)?;
+            }
+        }
+        Ok(None)
+    }
+
+    /// True if neither this entry nor any behind it can give a row that still fits the page.
+    fn is_out_of_reach(&mut self, order: &InOrder, entry: &IndexEntry) -> Result<bool, Fault> {
+        let Sink::Sorted(first) = &self.sink else { panic!("only sorted results have an order") };
+        let Some(end) = first.end() else { return Ok(false) };
+        let decoded = order.path.decode(entry.value.as_ref()).map_err(corrupt)?;
+        let end = order.start(end).map_err(corrupt)?;
+        let in_order = decoded.in_order(entry.value.as_ref());
+        let is_in_place = decoded.is_exact() && self.has_order_of_numbers(order);
+        Ok(is_in_place || in_order != end.in_order)
+    }
+
+    /// True if equal entries come in the order of the result. They come in the order of their
+    /// numbers, which is that of the result if the first key has the direction of the index.
+    fn has_order_of_numbers(&self, order: &InOrder) -> bool {
+        let query = self.question.query;
+        let descending = query.order.first().is_some_and(|first| first.descending);
+        descending == (order.direction == Direction::Backward) && !query.distinct
+    }
+
+    /// Counts the entries of a condition that says all there is to the filter, leaving out what is
+    /// dead; none if there is too much of that.
+    pub(super) fn count_entries(&mut self, followed: &Followed) -> Result<Option<u64>, Interrupt> {
+        let Some(dead) = self.overdue()? else { return Ok(None) };
+        let view = self.source.view;
+        let (mut count, mut seen, mut unsure) = (0, 0, Vec::new());
+        for range in followed.legs.iter().flat_map(|(_, ranges)| ranges) {
+            let mut cursor = view.index_cursor(range, Direction::Forward, None);
+            while let Some((value, number)) = cursor.next_entry()? {
+                seen += 1;
+                if seen % ENTRIES_BETWEEN_SIGNALS == 0 {
+                    self.stop_if_told()?;
+                }
+                if !dead.is_empty() && dead.contains(&number) {
+                    continue;
+                }
+                if value.component().map_err(corrupt)?.is_exact() {
+                    count += 1;
+                } else {
+                    unsure.push(number);
+                }
+            }
+            for number in unsure.drain(..) {
+                if let Some((key, item)) = view.item_numbered(number)? {
+                    self.look_at(key.as_bytes(), &item.stamp, &item.body, 0)?;
+                }
+            }
+        }
+        Ok(Some(count))
+    }
+
+    /// How many items there are that are not dead; none if too many are.
+    pub(super) fn count_items(&mut self) -> Result<Option<u64>, Interrupt> {
+        let dead = self.overdue()?;
+        let items = self.source.view.state().items();
+        Ok(dead.map(|dead| items - dead.len() as u64))
+    }
+
+    /// The items that are dead and were not swept yet; none if there are too many of them.
+    fn overdue(&self) -> Result<Option<BTreeSet<ItemNumber>>, Interrupt> {
+        let (mut dead, mut doubt) = (BTreeSet::new(), None);
+        self.source.view.overdue(self.source.hi, |number, life| {
+            match life {
+                Life::Alive => {}
+                Life::Dead => {
+                    dead.insert(number);
+                }
+                Life::InDoubt(expiry) => doubt = Some(expiry),
+            }
+            if doubt.is_some() || dead.len() > OVERDUE_MAX {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        })?;
+        match doubt {
+            Some(expiry) => Err(Interrupt::InDoubt(expiry)),
+            None => Ok(Some(dead).filter(|dead| dead.len() <= OVERDUE_MAX)),
+        }
+    }
+}
+
+impl Followed {
+    /// The first entry an item has along the condition.
+    fn first_entry(&self, item: &Value) -> Option<(u16, EncodedValue)> {
+        (0..).zip(&self.legs).find_map(|(leg, (steps, ranges))| {
+            let values = values_at(item, steps);
+            let encoded = values.into_iter().map(EncodedValue::new);
+            let inside = encoded.filter(|value| ranges.iter().any(|range| range.contains(value)));
+            inside.min().map(|value| (leg, value))
+        })
+    }
+}
+
+/// The values an item has at a path.
+fn values_at<'v>(item: &'v Value, steps: &[Step]) -> Vec<&'v Value> {
+    let mut values = vec![item];
+    for step in steps {
+        values = values
+            .into_iter()
+            .flat_map(|value| match (step, value) {
+                (Step::Member(name), value) => vec![value.member(name)],
+                (Step::Elements, Value::Array(elements)) => elements.iter().collect(),
+                (Step::Elements, _) => Vec::new(),
+            })
+            .filter(|value| value.is_defined())
+            .collect();
+    }
+    values
+}
+
+/// The entry right before the one at a place, or at it if the place is behind it.
+fn entry_before(place: &EntryPlace) -> IndexEntry {
+    let number = match place.taken {
+        None => place.number,
+        Some(_) => ItemNumber(place.number.0.saturating_sub(1)),
+    };
+    IndexEntry { value: EncodedValue::from_bytes(place.value.clone()), number }
+}
+
+/// Where a place of the result stands in the index.
+struct Start {
+    value: EncodedValue,
+    in_order: Vec<u8>,
+    /// The item, if the entry tells all values.
+    number: Option<ItemNumber>,
+}
+
+impl InOrder {
+    fn start(&self, place: &Place) -> Result<Start, MalformedKey> {
+        let values: Vec<Value> = place.keys.iter().map(|key| key.0.clone()).collect();
+        let value = self.path.encode(&values);
+        let decoded = self.path.decode(value.as_ref())?;
+        let in_order = decoded.in_order(value.as_ref()).to_vec();
+        let number = decoded.is_exact().then(|| place.item());
+        Ok(Start { value, in_order, number })
+    }
+}
+
+impl Start {
+    /// The entry behind which a page goes on: right before that of the item it ended with, which may
+    /// have more rows.
+    fn after(&self, direction: Direction) -> Option<IndexEntry> {
+        let number = self.number?;
+        let number = match direction {
+            Direction::Forward => ItemNumber(number.0.checked_sub(1)?),
+            Direction::Backward => ItemNumber(number.0.checked_add(1)?),
+        };
+        Some(IndexEntry { value: self.value.clone(), number })
+    }
+}
