@@ -20,8 +20,9 @@ use ephemeris_store::indexing::{self, IndexRules};
 use ephemeris_store::item::{Item, ItemKey, LogicalPartition, VersionRow, expiry_place};
 use ephemeris_store::machine::{Entry, LogId, Machine};
 use ephemeris_store::partition::{PageOutcome, Partition, PartitionSpec, Retention};
-use ephemeris_store::partition_key::{KeyDefinition, KeyKind, PartitionKey, SlotRange};
+use ephemeris_store::partition_key::{KeyDefinition, KeyKind, PartitionKey, SlotRange, parse_path};
 use ephemeris_store::patch::PatchRequest;
+use ephemeris_store::query::client_plan::{ClientPlan, Features, PlanRefusal};
 use ephemeris_store::query::{
     CompiledQuery, ComputedProperties, Halt, PageLimits, Parameters, Scope, Value,
 };
@@ -331,10 +332,7 @@ impl Runner {
     fn query(&mut self, mut args: ArgumentConsumer<'_>) -> Answer {
         let text = args.next_pos().ok_or("which query?")?;
         let rows = args.take_key("max").map_or(Ok(100), str::parse)?;
-        let mut parameters = Parameters::default();
-        while let Some((name, value)) = args.next_key() {
-            parameters.add(name, Value::from_json(value.as_bytes())?)?;
-        }
+        let parameters = parameters(&mut args)?;
         let index = self.rules.index();
         let query = match CompiledQuery::new(text, &parameters, index, &self.computed) {
             Ok(query) => query,
@@ -361,6 +359,47 @@ impl Runner {
         };
         let pages: Vec<String> = pages.iter().map(show).collect();
         Ok(pages.join("- next page\n"))
+    }
+
+    /// `plan TEXT [can=FEATURES] [key=/a,/b] [index=POLICY] [computed=DEFINITIONS] [@name=JSON …]`:
+    /// what a client is told, as far as that is not what it is told of `SELECT * FROM c`.
+    fn plan(args: &mut ArgumentConsumer<'_>) -> Answer {
+        let text = args.next_pos().ok_or("which query?")?;
+        let client = args.take_key("can").map_or(Features::all(), Features::parse);
+        let json = |text: Option<&str>| text.map(serde_json::from_str).transpose();
+        let policy = indexing::complete(json(args.take_key("index"))?.as_ref())?;
+        let index = IndexRules::new(&policy)?;
+        let computed = ComputedProperties::parse(json(args.take_key("computed"))?.as_ref())?;
+        let paths = args.take_key("key").unwrap_or("/pk").split(',').map(parse_path);
+        let paths = paths.collect::<Result<Vec<_>, _>>()?;
+        let kind = if paths.len() > 1 { KeyKind::MultiHash } else { KeyKind::HashV2 };
+        let key = KeyDefinition { kind, paths };
+        let parameters = parameters(args)?;
+        let plan = |text| {
+            let plan = ClientPlan::new(text, &parameters, &index, &computed, &key, &client);
+            plan.map(|plan| serde_json::to_value(plan).expect("a plan is JSON"))
+        };
+        let (plan, usual) = match plan(text) {
+            Ok(found) => (found, plan("SELECT * FROM c")?),
+            Err(PlanRefusal::Query(error)) => return Ok(format!("{}\n", error.to_message())),
+            Err(refusal @ PlanRefusal::Unsupported(_)) => return Ok(format!("{refusal}\n")),
+        };
+        let mut text = String::new();
+        let info = plan["queryInfo"].as_object().expect("it describes the query");
+        for (name, value) in info.iter().filter(|(name, value)| **value != usual["queryInfo"][name])
+        {
+            match value.as_str() {
+                Some(value) => writeln!(text, "{name}: {value}")?,
+                None => writeln!(text, "{name}: {value}")?,
+            }
+        }
+        if plan["queryRanges"] != usual["queryRanges"] {
+            for range in plan["queryRanges"].as_array().expect("a list") {
+                let end = if range["isMaxInclusive"] == true { "]" } else { ")" };
+                writeln!(text, "range [{}, {}{end}", range["min"], range["max"])?;
+            }
+        }
+        Ok(if text.is_empty() { "as it is\n".to_string() } else { text })
     }
 
     /// `insert JSON`: an item of any shape, with the partition key of all others.
@@ -476,6 +515,15 @@ impl Runner {
     }
 }
 
+/// `[@name=JSON …]`
+fn parameters(args: &mut ArgumentConsumer<'_>) -> Result<Parameters, Box<dyn Error>> {
+    let mut parameters = Parameters::default();
+    while let Some((name, value)) = args.next_key() {
+        parameters.add(name, Value::from_json(value.as_bytes())?)?;
+    }
+    Ok(parameters)
+}
+
 fn open(engine: &MemoryEngine) -> Partition {
     let container = ContainerNumber { database: DatabaseNumber(1), number: 1 };
     let spec = PartitionSpec { group: GroupId(1), container, slots: SlotRange::ALL };
@@ -503,6 +551,7 @@ impl goldenscript::Runner for Runner {
             "sweep" => return self.sweep(args),
             "query" => return self.query(args),
             "insert" => self.insert(&mut args),
+            "plan" => Self::plan(&mut args),
             "changes" => self.changes(&mut args),
             "clear" => self.clear(&mut args),
             "backlog" => self.backlog(&mut args),

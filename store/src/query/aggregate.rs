@@ -10,8 +10,8 @@ use super::op::Aggregate;
 use super::run::{GATHERED_BYTES_MAX, Limit, Run};
 use super::value::{Value, as_bytes};
 
-/// Which aggregate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Which aggregate; clients know them by these names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(super) enum AggregateKind {
     Count,
     CountIf,
@@ -19,7 +19,9 @@ pub(super) enum AggregateKind {
     Average,
     Min,
     Max,
+    #[serde(rename = "MakeList")]
     List,
+    #[serde(rename = "MakeSet")]
     Set,
 }
 

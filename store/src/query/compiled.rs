@@ -267,14 +267,18 @@ fn any_index() -> IndexRules {
 }
 
 /// The value an item has at a path if it satisfies `op`.
-fn equality(op: &Op, path: &[String]) -> Option<Component> {
+pub(super) fn equality(op: &Op, path: &[String]) -> Option<Component> {
     let Op::Binary(BinaryOp::Equal, left, right) = op else { return None };
-    let value = match (left.as_ref(), right.as_ref()) {
+    match (left.as_ref(), right.as_ref()) {
         (Op::Constant(value), other) | (other, Op::Constant(value)) if leads_to(other, path) => {
-            value
+            component(value)
         }
-        _ => return None,
-    };
+        _ => None,
+    }
+}
+
+/// The component of a partition key that a value is; none if it is a component's absence.
+pub(super) fn component(value: &Value) -> Option<Component> {
     match value {
         Value::Null => Some(Component::Null),
         Value::Bool(truth) => Some(Component::Bool(*truth)),
@@ -284,6 +288,7 @@ fn equality(op: &Op, path: &[String]) -> Option<Component> {
     }
 }
 
-fn leads_to(op: &Op, path: &[String]) -> bool {
+/// True if it is what lies at this path of the item.
+pub(super) fn leads_to(op: &Op, path: &[String]) -> bool {
     matches!(op, Op::Path(found) if found.slot == ROOT && found.names().as_deref() == Some(path))
 }

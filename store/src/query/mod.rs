@@ -15,6 +15,7 @@
 mod access;
 mod aggregate;
 pub mod ast;
+pub mod client_plan;
 mod compile;
 mod compiled;
 mod computed;
@@ -28,6 +29,7 @@ pub mod functions;
 mod lexer;
 mod like;
 mod merge;
+mod names;
 mod needed;
 mod op;
 mod page;

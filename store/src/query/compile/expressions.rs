@@ -3,6 +3,7 @@
 use super::super::ast::{BinaryOp, Expr, ExprKind, Literal, UnaryOp};
 use super::super::error::{QueryError, Span};
 use super::super::like::LikePattern;
+use super::super::names::number_word;
 use super::super::op::{Computed, Op, Path, ROOT, Step};
 use super::super::value::{Number, Value};
 use super::Compiler;
@@ -227,25 +228,6 @@ impl<'q> Compiler<'q> {
             Some(number) => Op::Constant(Value::float(number)),
             None => self.refuse(QueryError::unresolved(name, span)),
         }
-    }
-
-    /// The name an unnamed expression lends to its member of the row.
-    pub(super) fn implied_name(&self, expr: &Expr) -> Option<String> {
-        if let Some((_, name)) = super::tree::member(expr) {
-            return Some(name.to_string());
-        }
-        let ExprKind::Name(name) = &expr.kind else { return None };
-        let is_alias = self.names.iter().any(|known| known.name.as_ref() == Some(name));
-        (is_alias || number_word(name).is_none()).then(|| name.clone())
-    }
-}
-
-/// The numbers that are written as words, unless something goes by that name.
-fn number_word(name: &str) -> Option<f64> {
-    match name {
-        "NaN" => Some(f64::NAN),
-        "Infinity" => Some(f64::INFINITY),
-        _ => None,
     }
 }
 

@@ -24,6 +24,7 @@ use super::computed::ComputedProperties;
 use super::conditions;
 use super::error::{QueryError, Span};
 use super::functions::Moment;
+use super::names::select_names;
 use super::needed::Needed;
 use super::op::{Block, Op, Projection};
 use super::parameters::Parameters;
@@ -194,15 +195,12 @@ impl<'q> Compiler<'q> {
             }
             Select::Value(expr) => Projection::Value(self.op(expr)),
             Select::List(items) => {
-                let mut unnamed = 0;
+                let is_source =
+                    |name: &str| self.names.iter().any(|known| known.name.as_deref() == Some(name));
+                let names = select_names(items, &is_source);
                 let mut list: Vec<(String, Op)> = Vec::with_capacity(items.len());
-                for item in items {
+                for (item, name) in items.iter().zip(names) {
                     let op = self.op(&item.expr);
-                    let name = item.alias.clone().or_else(|| self.implied_name(&item.expr));
-                    let name = name.unwrap_or_else(|| {
-                        unnamed += 1;
-                        format!("${unnamed}")
-                    });
                     list.retain(|(known, _)| *known != name);
                     list.push((name, op));
                 }
