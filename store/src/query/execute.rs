@@ -162,11 +162,13 @@ impl<'a> Pager<'a> {
     /// What a query that only counts items comes to, if nobody need look at them.
     fn count(&mut self) -> Result<Option<u64>, Interrupt> {
         let query = self.question.query;
-        if !query.counts_items() || self.checks_scope || self.question.resume.is_some() {
+        if !query.counts_items() || self.question.resume.is_some() {
             return Ok(None);
         }
         match query.conditions.as_slice() {
+            [] if query.filter().is_none() && self.checks_scope => self.count_in_scope().map(Some),
             [] if query.filter().is_none() => self.count_items(),
+            _ if self.checks_scope => Ok(None),
             [condition] if query.conditions_are_all && !condition.may_repeat() => {
                 let Some(followed) = access::follow(&self.source, &self.question, 0) else {
                     return Ok(None);
@@ -176,6 +178,26 @@ impl<'a> Pager<'a> {
             }
             _ => Ok(None),
         }
+    }
+
+    /// How many items there are in scope, of which nothing but keys and stamps is looked at.
+    fn count_in_scope(&mut self) -> Result<u64, Interrupt> {
+        let range = self.item_range()?;
+        let Source { view, hi, .. } = self.source;
+        let (mut cursor, mut count, mut seen) =
+            (view.item_cursor(&range, Direction::Forward), 0, 0);
+        while let Some(ItemRef { key, stamp, .. }) = cursor.next_item()? {
+            seen += 1;
+            if seen % ITEMS_BETWEEN_SIGNALS == 0 {
+                self.stop_if_told()?;
+            }
+            match view.state().ttl().judge(stamp.ttl, stamp.ts, hi) {
+                Life::Dead => {}
+                Life::InDoubt(expiry) => return Err(Interrupt::InDoubt(expiry)),
+                Life::Alive => count += u64::from(self.is_in_scope(key)?),
+            }
+        }
+        Ok(count)
     }
 
     /// Ends the page at once if nobody waits for it.

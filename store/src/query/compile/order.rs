@@ -76,9 +76,12 @@ impl<'q> Compiler<'q> {
             self.refuse_rank(query, clause);
             return Vec::new();
         }
+        if grouped && query.group_by.is_empty() {
+            // One row has no order.
+            return Vec::new();
+        }
         if grouped {
-            let with = if query.group_by.is_empty() { "an aggregate" } else { "GROUP BY" };
-            let message = format!("ORDER BY cannot be combined with {with}.");
+            let message = "ORDER BY cannot be combined with GROUP BY.";
             self.errors.push(QueryError::at(message, clause));
             return Vec::new();
         }
