@@ -15,7 +15,9 @@ use ephemeris_store::command::{
 };
 use ephemeris_store::document::{DocumentRules, IdField};
 use ephemeris_store::engine::{Engine as _, KeyRange, MemoryEngine, Table};
-use ephemeris_store::ids::{ContainerNumber, DatabaseNumber, Etag, GroupId, ItemId, Lsn};
+use ephemeris_store::ids::{
+    ContainerNumber, DatabaseNumber, Etag, GroupId, ItemId, ItemNumber, Lsn,
+};
 use ephemeris_store::indexing::{self, IndexRules};
 use ephemeris_store::item::{Item, ItemKey, LogicalPartition, VersionRow, expiry_place};
 use ephemeris_store::machine::{Entry, LogId, Machine};
@@ -24,7 +26,7 @@ use ephemeris_store::partition_key::{KeyDefinition, KeyKind, PartitionKey, SlotR
 use ephemeris_store::patch::PatchRequest;
 use ephemeris_store::query::client_plan::{ClientPlan, Features, PlanRefusal};
 use ephemeris_store::query::{
-    CompiledQuery, ComputedProperties, Halt, PageLimits, Parameters, Scope, Value,
+    CompiledQuery, ComputedProperties, Halt, Moment, PageLimits, Parameters, Run, Scope, Value,
 };
 use ephemeris_store::time::{ClockInterval, Millis, Seconds};
 use ephemeris_store::ttl::{Life, PolicyEpoch, TimeToLive, TtlPolicy, Vouchers};
@@ -402,6 +404,52 @@ impl Runner {
         Ok(if text.is_empty() { "as it is\n".to_string() } else { text })
     }
 
+    /// `value EXPRESSION… [of=JSON] [@name=JSON …]`: what each is for the item `c`.
+    fn value(&mut self, args: &mut ArgumentConsumer<'_>) -> Answer {
+        let item = Value::from_json(args.take_key("of").unwrap_or("{}").as_bytes())?;
+        let mut parameters = Parameters::default();
+        let mut expressions = Vec::new();
+        while let Some(expression) = args.next_pos() {
+            expressions.push(expression.to_string());
+        }
+        while let Some((name, value)) = args.next_key() {
+            parameters.add(name, Value::from_json(value.as_bytes())?)?;
+        }
+        let mut text = String::new();
+        for expression in expressions {
+            let query = format!("SELECT VALUE {expression} FROM c");
+            let index = self.rules.index();
+            let shown = match CompiledQuery::new(&query, &parameters, index, &self.computed) {
+                Err(error) => error.to_message(),
+                Ok(query) => {
+                    let run = Run::new(Moment::new(self.now.hi(), self.now.hi(), 0));
+                    let item = (ItemNumber(0), item.clone());
+                    match query.select(std::iter::once(item), &run) {
+                        Err(error) => error.to_message(),
+                        Ok(rows) => rows.first().map_or(Ok("undefined".into()), |row| {
+                            String::from_utf8(row.value.to_json())
+                        })?,
+                    }
+                }
+            };
+            writeln!(text, "{expression} → {shown}")?;
+        }
+        Ok(text)
+    }
+
+    /// `computed NAME=QUERY…`: the container's computed properties.
+    fn computed(&mut self, args: &mut ArgumentConsumer<'_>) -> Answer {
+        let mut definition = Vec::new();
+        while let Some((name, query)) = args.next_key() {
+            definition.push(serde_json::json!({ "name": name, "query": query }));
+        }
+        match ComputedProperties::parse(Some(&definition.into())) {
+            Ok(computed) => self.computed = computed,
+            Err(error) => return Ok(format!("refused: {error}\n")),
+        }
+        Ok(String::new())
+    }
+
     /// `insert JSON`: an item of any shape, with the partition key of all others.
     fn insert(&mut self, args: &mut ArgumentConsumer<'_>) -> Answer {
         let body = args.next_pos().ok_or("which item?")?;
@@ -552,6 +600,8 @@ impl goldenscript::Runner for Runner {
             "query" => return self.query(args),
             "insert" => self.insert(&mut args),
             "plan" => Self::plan(&mut args),
+            "value" => self.value(&mut args),
+            "computed" => self.computed(&mut args),
             "changes" => self.changes(&mut args),
             "clear" => self.clear(&mut args),
             "backlog" => self.backlog(&mut args),

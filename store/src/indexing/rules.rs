@@ -304,6 +304,11 @@ impl IndexRules {
         }
     }
 
+    /// True if the policy includes this very path of names, and not only through a wildcard.
+    pub fn lists_names(&self, path: &[String]) -> bool {
+        self.lists(&path.iter().cloned().map(Step::Member).collect::<Vec<_>>())
+    }
+
     /// True if a path is included by itself, so that items without it have an entry as well.
     pub(super) fn lists(&self, steps: &[Step]) -> bool {
         let place = self.place(steps);

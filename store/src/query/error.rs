@@ -92,7 +92,7 @@ impl QueryError {
         Self::at(format!("{what} is not supported by this version of Ephemeris."), span)
     }
 
-    /// All that was found wrong, as one error; none if nothing was.
+    /// All that was found wrong, in the order of the text, as one error; none if nothing was.
     ///
     /// Errors of the plain kind have a shape of their own: the first stands alone, and only if
     /// there is no other.
@@ -103,7 +103,16 @@ impl QueryError {
         } else if let Some(first) = plain {
             return Some(errors.swap_remove(first));
         }
+        errors.sort_by_key(Self::start);
         if errors.len() > 1 { Some(QueryError::Several(errors)) } else { errors.pop() }
+    }
+
+    /// Where it starts; behind all others, if it has no place.
+    fn start(&self) -> u32 {
+        match self {
+            QueryError::At { span, .. } => span.start,
+            QueryError::Numbered { .. } | QueryError::Plain(_) | QueryError::Several(_) => u32::MAX,
+        }
     }
 
     /// The text that goes into `message` of the error body.

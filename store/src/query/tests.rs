@@ -1,5 +1,8 @@
 //! No query text, however hostile, makes the front half panic or recurse without end.
 
+mod naive;
+mod random;
+
 use proptest::prelude::*;
 
 use super::*;

@@ -78,6 +78,11 @@ impl Number {
         }
     }
 
+    /// True for what is no number, and compares with none.
+    fn is_nan(self) -> bool {
+        matches!(self, Number::Float(number) if number.is_nan())
+    }
+
     /// The same number, as an integer if it is one that fits.
     pub(super) fn whole(self) -> Number {
         match self {
@@ -241,13 +246,14 @@ impl Value {
         }
     }
 
-    /// The total order of ORDER BY: by type, then by value; arrays and objects, which have no order of
+    /// The total order of ORDER BY: by type, then by value, NaN before all other numbers;
+    /// arrays and objects, which have no order of
     /// their own, as the index has them.
     pub fn sort_compare(&self, other: &Value) -> Ordering {
         match (self, other) {
             (Value::Bool(a), Value::Bool(b)) => a.cmp(b),
             (Value::Number(a), Value::Number(b)) => {
-                a.compare(*b).unwrap_or_else(|| a.as_f64().total_cmp(&b.as_f64()))
+                a.compare(*b).unwrap_or_else(|| b.is_nan().cmp(&a.is_nan()))
             }
             (Value::Text(a), Value::Text(b)) => compare_utf16(a, b),
             (Value::Array(_), Value::Array(_)) | (Value::Object(_), Value::Object(_)) => {

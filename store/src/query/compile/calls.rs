@@ -5,6 +5,7 @@ use super::super::ast::{Expr, ExprKind};
 use super::super::error::{QueryError, Span};
 use super::super::functions::{self, Arity};
 use super::super::op::{Op, Path, ROOT};
+use super::super::value::Value;
 use super::{Compiler, Purity, USER_DEFINED_CALLS_MAX};
 
 /// Functions over vectors and full texts, which have no index and no implementation.
@@ -46,16 +47,22 @@ impl<'q> Compiler<'q> {
             let message = format!("The function {} is not allowed here.", function.name);
             return self.refuse(QueryError::at(message, name_span));
         }
-        self.check_arity(function.name, function.arity, args.len(), span);
+        let fits = self.check_arity(function.name, function.arity, args.len(), span);
         let args = self.all(args);
-        Op::Call(function, args)
+        if fits { Op::Call(function, args) } else { Op::Constant(Value::Undefined) }
     }
 
-    /// Notes if a function is called with too few or too many arguments.
-    pub(super) fn check_arity(&mut self, name: &str, arity: Arity, count: usize, span: Span) {
+    /// False, and noted, if a function is called with too few or too many arguments.
+    pub(super) fn check_arity(
+        &mut self,
+        name: &str,
+        arity: Arity,
+        count: usize,
+        span: Span,
+    ) -> bool {
         let Arity { least, most } = arity;
         if count >= least && most.is_none_or(|most| count <= most) {
-            return;
+            return true;
         }
         let wanted = match most {
             Some(most) if most == least => format!("{least}"),
@@ -64,6 +71,7 @@ impl<'q> Compiler<'q> {
         };
         let message = format!("The {name} function requires {wanted} argument(s).");
         self.errors.push(QueryError::coded("SC2050", message, span));
+        false
     }
 
     fn document_id(&mut self, args: &'q [Expr], span: Span) -> Op {

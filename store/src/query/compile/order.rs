@@ -125,7 +125,13 @@ impl<'q> Compiler<'q> {
     /// One key needs its path indexed, several need a composite index of their own.
     fn check_support(&mut self, keys: &mut [SortOrder], index: &IndexRules) {
         if let [key] = keys {
-            key.keeps_undefined = match index.sort_support(&key.path) {
+            // No wildcard means computed properties.
+            let is_computed = matches!(key.key, Op::Computed(_));
+            let support = match index.sort_support(&key.path) {
+                _ if is_computed && !index.lists_names(&key.path) => SortSupport::Excluded,
+                support => support,
+            };
+            key.keeps_undefined = match support {
                 SortSupport::WithUndefined => true,
                 SortSupport::WithoutUndefined => false,
                 SortSupport::Excluded => {

@@ -35,7 +35,7 @@ pub(super) fn visit_select<'e>(select: &'e Select, see: &mut dyn FnMut(&'e Expr)
 }
 
 /// The parts of an expression, those in subqueries left out.
-fn children(expr: &Expr) -> Vec<&Expr> {
+pub(in crate::query) fn children(expr: &Expr) -> Vec<&Expr> {
     match &expr.kind {
         ExprKind::Literal(_)
         | ExprKind::Parameter(_)

@@ -15,8 +15,8 @@ use crate::sources::item;
 const BATCH_ITEMS: u32 = 100;
 /// Batches under way at the same time.
 const WORKERS: u32 = 8;
-/// Different values of `group` and `plain`.
-const GROUPS: u32 = 1000;
+/// Different values of `bucket` and `plain`.
+const BUCKETS: u32 = 1000;
 /// Times a batch is sent before it is given up.
 const ATTEMPTS_MAX: u32 = 10;
 
@@ -67,8 +67,8 @@ impl Fill {
         let numbers = first..(first + BATCH_ITEMS).min(self.items);
         let operations: Vec<String> = numbers
             .map(|n| {
-                let group = n % GROUPS;
-                let more = format!("\"n\":{n},\"group\":{group},\"plain\":{group},");
+                let bucket = n % BUCKETS;
+                let more = format!("\"n\":{n},\"bucket\":{bucket},\"plain\":{bucket},");
                 let item = item(&id(n), &key(n), &more);
                 format!("{{\"operationType\":\"Upsert\",\"resourceBody\":{item}}}")
             })

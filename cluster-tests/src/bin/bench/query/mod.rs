@@ -46,8 +46,8 @@ enum Passes {
     All,
 }
 
-/// The queries. `n` is another number in each item, `group` one of a thousand; `plain` is the same as
-/// `group`, but is not indexed.
+/// The queries. `n` is another number in each item, `bucket` one of a thousand; `plain` is the same as
+/// `bucket`, but is not indexed.
 fn cases(items: u32) -> Vec<Case> {
     let case = |name, text: &str, passes| Case { name, text: text.to_string(), passes };
     let equality = format!("SELECT * FROM c WHERE c.n = {}", items / 2);
@@ -57,7 +57,7 @@ fn cases(items: u32) -> Vec<Case> {
         case("count all", "SELECT VALUE COUNT(1) FROM c", Passes::All),
         case("count range", "SELECT VALUE COUNT(1) FROM c WHERE c.n >= 0", Passes::All),
         case("scan", "SELECT VALUE c.id FROM c WHERE c.plain = -1", Passes::All),
-        case("group by", "SELECT c.group, COUNT(1) AS n FROM c GROUP BY c.group", Passes::All),
+        case("group by", "SELECT c.bucket, COUNT(1) AS n FROM c GROUP BY c.bucket", Passes::All),
         case(
             "order by scan",
             "SELECT TOP 10 c.id FROM c WHERE c.plain >= 0 ORDER BY c.n DESC",
