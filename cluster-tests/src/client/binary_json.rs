@@ -25,7 +25,9 @@ fn write(body: &mut Vec<u8>, value: &Value) {
         Value::String(text) => write_string(body, text),
         Value::Array(items) => {
             let mut content = Vec::new();
-            items.iter().for_each(|item| write(&mut content, item));
+            for item in items {
+                write(&mut content, item);
+            }
             write_framed(body, 0xE5, &content, items.len());
         }
         Value::Object(members) => {
@@ -60,8 +62,8 @@ fn write_string(body: &mut Vec<u8>, text: &str) {
     let length = length_bytes(text.len());
     match text.len() {
         0..=SHORT_STRING_MAX => body.push(0x80 | length[0]),
-        ..=0xFF => write_marked(body, 0xC0, &length[..1]),
-        ..=0xFFFF => write_marked(body, 0xC1, &length[..2]),
+        0x40..=0xFF => write_marked(body, 0xC0, &length[..1]),
+        0x100..=0xFFFF => write_marked(body, 0xC1, &length[..2]),
         _ => write_marked(body, 0xC2, &length),
     }
     body.extend_from_slice(text.as_bytes());
@@ -71,7 +73,7 @@ fn write_string(body: &mut Vec<u8>, text: &str) {
 fn write_framed(body: &mut Vec<u8>, marker: u8, content: &[u8], count: usize) {
     let (form, width) = match content.len().max(count) {
         ..=0xFF => (0, 1),
-        ..=0xFFFF => (1, 2),
+        0x100..=0xFFFF => (1, 2),
         _ => (2, 4),
     };
     body.push(marker + form);

@@ -5,7 +5,9 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 
 use imbl::OrdMap;
 
-use super::{Batch, Change, Cursor, Direction, Engine, Fault, KeyRange, Read, Row, Table, Usage};
+use super::{
+    Batch, Change, Cursor, Direction, Engine, Fault, KeyRange, Read, Row, RowRef, Table, Usage,
+};
 
 type Tables = [OrdMap<Vec<u8>, Vec<u8>>; Table::ALL.len()];
 
@@ -131,14 +133,17 @@ impl Read for State {
     }
 }
 
+/// Rows of a table, from both ends.
+type TableRows<'a> = Box<dyn DoubleEndedIterator<Item = (&'a Vec<u8>, &'a Vec<u8>)> + Send + 'a>;
+
 /// Walks tables that somebody else keeps.
 struct StateCursor<'a> {
-    rows: Box<dyn DoubleEndedIterator<Item = (&'a Vec<u8>, &'a Vec<u8>)> + Send + 'a>,
+    rows: TableRows<'a>,
     direction: Direction,
 }
 
 impl Cursor for StateCursor<'_> {
-    fn next_row(&mut self) -> Result<Option<(&[u8], &[u8])>, Fault> {
+    fn next_row(&mut self) -> Result<Option<RowRef<'_>>, Fault> {
         let row = match self.direction {
             Direction::Forward => self.rows.next(),
             Direction::Backward => self.rows.next_back(),
@@ -154,7 +159,7 @@ struct RowsCursor {
 }
 
 impl Cursor for RowsCursor {
-    fn next_row(&mut self) -> Result<Option<(&[u8], &[u8])>, Fault> {
+    fn next_row(&mut self) -> Result<Option<RowRef<'_>>, Fault> {
         let Some(row) = self.rows.next() else { return Ok(None) };
         self.current = row;
         Ok(Some((&self.current.0, &self.current.1)))

@@ -144,6 +144,8 @@ impl KeyRange {
 
 /// A key and its value.
 pub type Row = (Vec<u8>, Vec<u8>);
+/// A key and its value, lent.
+pub type RowRef<'a> = (&'a [u8], &'a [u8]);
 /// Rows, one after the other.
 pub type Rows<'a> = Box<dyn Iterator<Item = Result<Row, Fault>> + Send + 'a>;
 
@@ -159,7 +161,7 @@ pub enum Direction {
 /// Steps through rows without copying them.
 pub trait Cursor: Send {
     /// The next key and value; none behind the last row.
-    fn next_row(&mut self) -> Result<Option<(&[u8], &[u8])>, Fault>;
+    fn next_row(&mut self) -> Result<Option<RowRef<'_>>, Fault>;
 }
 
 /// What can be read from: the engine as it is now, or a view of it as it was.

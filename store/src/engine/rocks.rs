@@ -14,7 +14,9 @@ use rocksdb::{
 };
 use self_cell::self_cell;
 
-use super::{Batch, Change, Cursor, Direction, Engine, Fault, KeyRange, Read, Table, Usage};
+use super::{
+    Batch, Change, Cursor, Direction, Engine, Fault, KeyRange, Read, RowRef, Table, Usage,
+};
 
 /// How much memory the engine may take.
 #[derive(Clone, Copy, Debug)]
@@ -147,7 +149,7 @@ impl<'a> RocksCursor<'a> {
 }
 
 impl Cursor for RocksCursor<'_> {
-    fn next_row(&mut self) -> Result<Option<(&[u8], &[u8])>, Fault> {
+    fn next_row(&mut self) -> Result<Option<RowRef<'_>>, Fault> {
         self.advance();
         let row = self.rows.item();
         if row.is_none() {
@@ -161,7 +163,7 @@ impl Cursor for RocksCursor<'_> {
 struct NoRows;
 
 impl Cursor for NoRows {
-    fn next_row(&mut self) -> Result<Option<(&[u8], &[u8])>, Fault> {
+    fn next_row(&mut self) -> Result<Option<RowRef<'_>>, Fault> {
         Ok(None)
     }
 }

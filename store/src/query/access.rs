@@ -61,7 +61,7 @@ impl Followed {
 
 impl InOrder {
     /// The path, or those of a composite index, as the metrics tell them.
-    pub(super) fn name(&self, query: &CompiledQuery) -> String {
+    pub(super) fn name(query: &CompiledQuery) -> String {
         match query.order.as_slice() {
             [key] => policy_path(&key.path),
             keys => {
@@ -95,7 +95,7 @@ pub(super) fn choose(source: &Source<'_>, question: &Question<'_>) -> Result<Acc
     for (number, condition) in question.query.conditions.iter().enumerate() {
         let Some(followed) = follow(number) else { continue };
         let entries = probe(source, &followed)?;
-        let rank = if condition.is_seek() { 0 } else { 1 };
+        let rank = usize::from(!condition.is_seek());
         let is_better = |(known, known_rank, _): &(u64, usize, Followed)| {
             (entries, rank) < (*known, *known_rank)
         };

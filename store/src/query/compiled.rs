@@ -33,6 +33,10 @@ pub const AGGREGATES_MAX: usize = 21;
 
 /// A query ready to be run.
 #[derive(Clone, Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "facts about the text that say nothing of each other"
+)]
 pub struct CompiledQuery {
     pub(super) block: Block,
     /// How rows are ordered; empty without ORDER BY.
@@ -181,9 +185,9 @@ impl CompiledQuery {
     /// True if all it asks is how many items the filter keeps.
     pub(super) fn counts_items(&self) -> bool {
         let Some(grouping) = &self.block.grouping else { return false };
-        let is_count = |one: &Aggregate| match &one.argument {
-            Op::Constant(value) => one.kind == AggregateKind::Count && value.is_defined(),
-            _ => false,
+        let is_count = |one: &Aggregate| {
+            one.kind == AggregateKind::Count
+                && matches!(&one.argument, Op::Constant(value) if value.is_defined())
         };
         grouping.keys.is_empty()
             && self.is_one_to_one()

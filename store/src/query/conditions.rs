@@ -3,6 +3,7 @@
 //! Every item the filter keeps has an entry in the ranges of each condition; the filter itself is
 //! still asked about every item found. So a condition may be wider than what it stands for, never
 //! narrower. Conditions are numbered in the order of the text: the same for every page and replica.
+#![expect(clippy::wildcard_enum_match_arm, reason = "asks for some forms and passes all others by")]
 
 use super::ast::{BinaryOp, Collection, Expr, ExprKind, Literal, Query, Select, UnaryOp};
 use super::like::LikePattern;
@@ -160,7 +161,6 @@ struct Reader<'q> {
     parameters: &'q Parameters,
 }
 
-#[expect(clippy::wildcard_enum_match_arm, reason = "asks for some forms and passes all others by")]
 impl Reader<'_> {
     fn condition(&self, expr: &Expr) -> Option<Condition> {
         match &expr.kind {

@@ -6,7 +6,7 @@
 
 use std::ops::ControlFlow;
 
-use super::access::{self, Access};
+use super::access::{self, Access, InOrder};
 use super::compiled::CompiledQuery;
 use super::error::QueryError;
 use super::evaluate::Row;
@@ -153,7 +153,7 @@ impl<'a> Pager<'a> {
                 self.walk_entries(&followed)
             }
             Access::Order(in_order) => {
-                self.followed = vec![in_order.name(self.question.query)];
+                self.followed = vec![InOrder::name(self.question.query)];
                 self.read_in_order(&in_order)
             }
         }

@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use super::aggregate::Accumulators;
 use super::compiled::{CompiledQuery, Window};
+use super::digest;
+use super::error::QueryError;
 use super::page::{Content, Course, Harvest, Keyed, Page, PageLimits, Place, QueryRow, Resume};
 use super::run::Run;
 use super::value::Value;
@@ -178,16 +180,9 @@ pub fn unique(
     gate.close(last.filter(|_| taken < available).map(Position::Behind))
 }
 
-/// Merges the partitions' next rows or groups by digest. A result that fits the first page comes in
-/// the order in which it was found.
-pub fn keyed(
-    query: &CompiledQuery,
-    pages: Vec<Page>,
-    after: Option<u128>,
-    left: Window,
-    limit: usize,
-    run: &Run,
-) -> Merged {
+/// Rows or groups of all pages by digest, each with a number that says which was found first; and the
+/// digest up to which they are all there.
+fn by_digest(pages: Vec<Page>) -> (Vec<(usize, Keyed)>, Option<u128>) {
     let mut all: Vec<(usize, Keyed)> = Vec::new();
     let mut sure: Option<u128> = None;
     for page in pages {
@@ -207,6 +202,61 @@ pub fn keyed(
             _ => merged.push((found, one)),
         }
     }
+    (merged, sure)
+}
+
+/// Merges all groups of all partitions, and takes of equal results one each.
+pub fn distinct_groups(
+    query: &CompiledQuery,
+    pages: Vec<Page>,
+    after: Option<u128>,
+    left: Window,
+    limit: usize,
+    run: &Run,
+) -> Result<Merged, QueryError> {
+    let (mut merged, sure) = by_digest(pages);
+    if sure.is_some() {
+        let message = "The query has too many groups for DISTINCT. Make its filter narrower.";
+        return Err(QueryError::Plain(message.to_string()));
+    }
+    merged.sort_by_key(|(found, _)| *found);
+    let mut rows: Vec<(u128, Vec<u8>)> = Vec::new();
+    let mut seen = BTreeSet::new();
+    for (_, one) in merged {
+        if let Some(row) = one.content.finish_value(query, run) {
+            let digest = digest::of(&row);
+            if seen.insert(digest) {
+                rows.push((digest, row.to_json()));
+            }
+        }
+    }
+    if after.is_some() || rows.len() > limit {
+        rows.sort_by_key(|(digest, _)| *digest);
+        rows.retain(|(digest, _)| after.is_none_or(|after| *digest > after));
+    }
+    let available = rows.len();
+    let (mut gate, mut taken, mut last) = (Gate::new(left, limit), 0, None);
+    for (digest, json) in rows {
+        if gate.is_full() {
+            break;
+        }
+        gate.pass(json);
+        (taken, last) = (taken + 1, Some(digest));
+    }
+    Ok(gate.close(last.filter(|_| taken < available).map(Position::Digest)))
+}
+
+/// Merges the partitions' next rows or groups by digest. A result that fits the first page comes in
+/// the order in which it was found.
+pub fn keyed(
+    query: &CompiledQuery,
+    pages: Vec<Page>,
+    after: Option<u128>,
+    left: Window,
+    limit: usize,
+    run: &Run,
+) -> Merged {
+    let (mut merged, sure) = by_digest(pages);
     let available = merged.len();
     let is_whole = after.is_none() && sure.is_none() && available <= limit;
     if is_whole {
@@ -241,11 +291,14 @@ impl Content {
     fn finish(self, query: &CompiledQuery, run: &Run) -> Option<Vec<u8>> {
         match self {
             Content::Row(json) => Some(json),
-            Content::Group(key, sums) => {
-                let key: Vec<Value> = key.into_iter().map(|key| key.0).collect();
-                query.finish(&key, &sums, run).map(|row| row.to_json())
-            }
+            group @ Content::Group(..) => group.finish_value(query, run).map(|row| row.to_json()),
         }
+    }
+
+    fn finish_value(self, query: &CompiledQuery, run: &Run) -> Option<Value> {
+        let Content::Group(key, sums) = self else { panic!("a grouped query has groups") };
+        let key: Vec<Value> = key.into_iter().map(|key| key.0).collect();
+        query.finish(&key, &sums, run)
     }
 }
 

@@ -50,8 +50,8 @@ pub use evaluate::Row;
 pub use execute::{Halt, Question, Signal, Source, run_page};
 pub use functions::Moment;
 pub use merge::{
-    Merged, Position, Progress, Walk, keyed as merge_keyed, rows_wanted, sorted as merge_sorted,
-    unique as merge_unique,
+    Merged, Position, Progress, Walk, distinct_groups as merge_distinct_groups,
+    keyed as merge_keyed, rows_wanted, sorted as merge_sorted, unique as merge_unique,
 };
 pub use needed::Needed;
 pub use page::{

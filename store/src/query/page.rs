@@ -88,6 +88,11 @@ impl CompiledQuery {
         }
     }
 
+    /// True if equal groups count once: only all groups together tell which are equal.
+    pub fn needs_all_groups(&self) -> bool {
+        self.is_grouped() && self.distinct
+    }
+
     /// The directions of ORDER BY.
     pub fn directions(&self) -> Directions {
         Directions(self.order.iter().map(|key| key.descending).collect())

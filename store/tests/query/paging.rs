@@ -54,7 +54,7 @@ fn a_page_may_end_among_the_rows_of_an_item() {
 }
 
 /// Queries of every course.
-pub(crate) const QUERIES: [&str; 24] = [
+pub(crate) const QUERIES: [&str; 25] = [
     "SELECT * FROM c",
     "SELECT VALUE c.v FROM c WHERE c.v > 1",
     "SELECT VALUE [c.id, t] FROM c JOIN t IN c.t",
@@ -76,6 +76,7 @@ pub(crate) const QUERIES: [&str; 24] = [
     "SELECT DISTINCT VALUE c.v FROM c ORDER BY c.v OFFSET 1 LIMIT 2",
     "SELECT DISTINCT VALUE c.w FROM c ORDER BY c.v",
     "SELECT DISTINCT c.w FROM c ORDER BY c.v DESC OFFSET 1 LIMIT 1",
+    "SELECT DISTINCT VALUE COUNT(1) FROM c GROUP BY c.v",
     "SELECT TOP 0 * FROM c",
     "SELECT VALUE 1",
     "SELECT VALUE COUNT(1) FROM c JOIN t IN c.t WHERE c.v < 3",

@@ -38,7 +38,7 @@ impl World {
         for partition in &world.partitions {
             let epoch = PolicyEpoch(1);
             let rules = world.rules.index().clone();
-            world.apply(partition, 0, Command::SetIndexPolicy { epoch, rules });
+            Self::apply(partition, 0, Command::SetIndexPolicy { epoch, rules });
             world.fill(partition, items, 1);
         }
         world
@@ -65,7 +65,7 @@ impl World {
         Self { rules, partitions: slots.map(open).collect() }
     }
 
-    fn apply(&self, partition: &Partition, index: u64, command: Command) {
+    fn apply(partition: &Partition, index: u64, command: Command) {
         let now = ClockInterval::exact(Millis(1000));
         let bytes = codec::encode(&Proposal { now, vouchers: None, command });
         let position = LogId { term: 1, index };
@@ -88,7 +88,7 @@ impl World {
         let slots = partition.spec().slots;
         let writes = items.iter().enumerate().map(write);
         let command = Command::Write(writes.filter(|one| slots.contains(one.key.slot())).collect());
-        self.apply(partition, index, command);
+        Self::apply(partition, index, command);
     }
 
     /// Compiles a query.
@@ -118,6 +118,7 @@ impl World {
     }
 
     /// The pages of a query, as text.
+    #[expect(clippy::redundant_closure_for_method_calls, reason = "a path has one lifetime")]
     pub(crate) fn pages(&self, text: &str, limits: PageLimits) -> Vec<Vec<String>> {
         let pages = self.asking(text, limits, |asking| asking.pages());
         let text = |row: Vec<u8>| String::from_utf8(row).expect("rows are JSON");
@@ -125,6 +126,7 @@ impl World {
     }
 
     /// The indexes a query follows.
+    #[expect(clippy::redundant_closure_for_method_calls, reason = "a path has one lifetime")]
     pub(crate) fn followed(&self, text: &str) -> Vec<String> {
         self.asking(text, EVERYTHING, |asking| asking.followed())
     }

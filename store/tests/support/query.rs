@@ -5,8 +5,8 @@ use ephemeris_store::partition::{PageOutcome, Partition};
 use ephemeris_store::partition_key::SlotRange;
 use ephemeris_store::query::{
     CompiledQuery, Course, Halt, Merged, Moment, Page, PageLimits, Position, Question, Resume, Run,
-    Scope, Signal, Source, Walk, Window, merge_keyed, merge_sorted, merge_unique, rows_wanted,
-    run_page,
+    Scope, Signal, Source, Walk, Window, merge_distinct_groups, merge_keyed, merge_sorted,
+    merge_unique, rows_wanted, run_page,
 };
 use ephemeris_store::time::{Millis, Seconds};
 
@@ -22,6 +22,7 @@ pub(crate) struct Asking<'a> {
 
 /// Why there is no page.
 #[derive(Debug)]
+#[allow(dead_code, reason = "not every test that asks tells them apart")]
 pub(crate) enum NoPage {
     InDoubt(Seconds),
     Halt(Halt),
@@ -29,6 +30,7 @@ pub(crate) enum NoPage {
 
 impl Asking<'_> {
     /// Every page, each as the JSON of its rows.
+    #[allow(dead_code, reason = "not every test that asks wants all of them")]
     pub(crate) fn pages(&self) -> Result<Vec<Vec<Vec<u8>>>, NoPage> {
         let (mut pages, mut at) = (Vec::new(), None);
         loop {
@@ -63,7 +65,7 @@ impl Asking<'_> {
                         continue;
                     }
                     let limits = walk.limits(1000);
-                    let page = self.ask(partition, walk.resume(slots), limits)?;
+                    let page = self.ask(partition, walk.resume(slots).as_ref(), limits)?;
                     if walk.take(slots, page) {
                         break;
                     }
@@ -90,9 +92,16 @@ impl Asking<'_> {
             Some(Resume::Digest(after)) => Some(after),
             _ => None,
         };
+        if self.query.needs_all_groups() {
+            let limits = PageLimits { rows: usize::MAX, bytes: usize::MAX, ..self.limits };
+            let pages = partitions.iter().map(|partition| self.ask(partition, None, limits));
+            let pages = pages.collect::<Result<Vec<_>, _>>()?;
+            return merge_distinct_groups(self.query, pages, after, left, self.limits.rows, &run)
+                .map_err(|error| NoPage::Halt(Halt::Refused(error)));
+        }
         let rows = rows_wanted(left, self.limits.rows, 1000);
         let limits = PageLimits { rows, ..self.limits };
-        let pages = partitions.iter().map(|partition| self.ask(partition, resume.clone(), limits));
+        let pages = partitions.iter().map(|partition| self.ask(partition, resume.as_ref(), limits));
         let pages = pages.collect::<Result<Vec<_>, _>>()?;
         Ok(if self.query.course() == Course::Keyed {
             merge_keyed(self.query, pages, after, left, self.limits.rows, &run)
@@ -110,13 +119,12 @@ impl Asking<'_> {
     fn ask(
         &self,
         partition: &Partition,
-        resume: Option<Resume>,
+        resume: Option<&Resume>,
         limits: PageLimits,
     ) -> Result<Page, NoPage> {
         let view = partition.snapshot();
         let (spec, key, hi) = (partition.spec(), self.rules.key(), self.hi);
         let source = Source { view: &view, spec, key, hi };
-        let resume = resume.as_ref();
         let question = Question { query: self.query, scope: self.scope, resume, limits };
         let run = Run::new(Moment::new(hi, hi, 1));
         let outcome = run_page(source, question, &run, &|| Signal::Go);

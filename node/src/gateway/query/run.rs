@@ -15,7 +15,8 @@ use ephemeris_store::ids::ResourceId;
 use ephemeris_store::partition_key::SlotRange;
 use ephemeris_store::query::{
     CompiledQuery, Course, Merged, Moment, Page, PageLimits, Place, Position, Progress, Resume,
-    Run, Scope, Walk, Window, merge_keyed, merge_sorted, merge_unique, rows_wanted,
+    Run, Scope, Walk, Window, merge_distinct_groups, merge_keyed, merge_sorted, merge_unique,
+    rows_wanted,
 };
 use ephemeris_store::time::Millis;
 use futures_util::future::join_all;
@@ -125,14 +126,13 @@ impl QueryRun<'_> {
             }
             (Course::Unique, None) => self.unique(None).await,
             (Course::Unique, Some(Position::Behind(place))) => self.unique(Some(&place)).await,
-            (Course::Sorted, None) => self.at_once(None).await,
+            (Course::Sorted | Course::Keyed, None) => self.at_once(None).await,
             (Course::Sorted, Some(Position::Behind(place))) => {
                 self.at_once(Some(Resume::Behind(place))).await
             }
             (Course::Sorted, Some(Position::From(place))) => {
                 self.at_once(Some(Resume::From(place))).await
             }
-            (Course::Keyed, None) => self.at_once(None).await,
             (Course::Keyed, Some(Position::Digest(digest))) => {
                 self.at_once(Some(Resume::Digest(digest))).await
             }
@@ -243,6 +243,13 @@ impl QueryRun<'_> {
             Some(Resume::Digest(after)) => Some(after),
             _ => None,
         };
+        if self.compiled.needs_all_groups() {
+            let pages = self.ask_all(None, usize::MAX).await?;
+            let (query, left, limit) = (self.compiled, self.left, self.limit);
+            return self
+                .finish(|run| merge_distinct_groups(query, pages, after, left, limit, run))?
+                .map_err(Failure::from);
+        }
         let pages = self.ask_all(resume, rows).await?;
         let (query, left, limit) = (self.compiled, self.left, self.limit);
         match query.course() {
@@ -253,7 +260,7 @@ impl QueryRun<'_> {
     }
 
     /// Finishes groups and sums, which may go over a limit.
-    fn finish(&self, merge: impl FnOnce(&Run) -> Merged) -> Result<Merged, Failure> {
+    fn finish<T>(&self, merge: impl FnOnce(&Run) -> T) -> Result<T, Failure> {
         let run = Run::new(Moment::new(self.now, self.first, rand::random()));
         let merged = merge(&run);
         match run.exceeded() {
