@@ -438,16 +438,18 @@ impl Runner {
     }
 
     /// `computed NAME=QUERY…`: the container's computed properties.
-    fn computed(&mut self, args: &mut ArgumentConsumer<'_>) -> Answer {
+    fn computed(&mut self, args: &mut ArgumentConsumer<'_>) -> String {
         let mut definition = Vec::new();
         while let Some((name, query)) = args.next_key() {
             definition.push(serde_json::json!({ "name": name, "query": query }));
         }
         match ComputedProperties::parse(Some(&definition.into())) {
-            Ok(computed) => self.computed = computed,
-            Err(error) => return Ok(format!("refused: {error}\n")),
+            Ok(computed) => {
+                self.computed = computed;
+                String::new()
+            }
+            Err(error) => format!("refused: {error}\n"),
         }
-        Ok(String::new())
     }
 
     /// `insert JSON`: an item of any shape, with the partition key of all others.
@@ -601,7 +603,7 @@ impl goldenscript::Runner for Runner {
             "insert" => self.insert(&mut args),
             "plan" => Self::plan(&mut args),
             "value" => self.value(&mut args),
-            "computed" => self.computed(&mut args),
+            "computed" => Ok(self.computed(&mut args)),
             "changes" => self.changes(&mut args),
             "clear" => self.clear(&mut args),
             "backlog" => self.backlog(&mut args),

@@ -310,3 +310,6 @@ impl Gathered {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -296,3 +296,6 @@ pub(super) fn component(value: &Value) -> Option<Component> {
 pub(super) fn leads_to(op: &Op, path: &[String]) -> bool {
     matches!(op, Op::Path(found) if found.slot == ROOT && found.names().as_deref() == Some(path))
 }
+
+#[cfg(test)]
+mod tests;

@@ -102,21 +102,37 @@ fn fragment() -> impl Strategy<Value = String> {
         "SELECT", "VALUE", "*", "FROM", "c", "WHERE", "c.a", "=", "'x'", "5", "(", ")", "AND",
         "OR", "NOT", "IN", "BETWEEN", "ORDER BY", ",", "[", "]", "{", "}", ":", "?", "??", "-",
         "COUNT(1)", "@p", "GROUP BY", "TOP", "JOIN", "EXISTS", "LIKE", "0x1F", "1e", "\"", "--",
+        "SELECT VALUE", "FROM c", "FROM x IN c.l", "JOIN y IN x", "(SELECT VALUE", "ARRAY(SELECT",
+        "ALL(SELECT", "LAST(SELECT", "DISTINCT", "SUM(c.a)", "MAX(x)", "x", "y.a", "GROUP BY c.a",
+        "ORDER BY c.a", "OFFSET 1 LIMIT 2", "AS", "ESCAPE", "RANK", "udf.f(", "IS_DEFINED(", "[0]",
+        ".b", "'%x_'", "||", "NaN", "undefined", "DOCUMENTID(c)",
     ];
     prop::collection::vec(prop::sample::select(words.to_vec()), 0..25)
         .prop_map(|words| words.join(" "))
 }
 
+/// Compiles, and runs what compiles.
+fn compile_and_run(text: &str) {
+    let Ok(query) = compile(text) else { return };
+    let item = Value::from_json(br#"{"a":1,"l":[[1,2],{"a":"x"}],"b":"axb"}"#).unwrap();
+    let run = Run::new(functions::Moment::new(Millis(0), Millis(0), 0));
+    let items = [(ItemNumber(1), item.clone()), (ItemNumber(2), item)];
+    let _ = query.select(items.into_iter(), &run);
+}
+
 proptest! {
     #[test]
     fn any_text_is_compiled_or_refused(text in ".*") {
-        let _ = compile(&text);
+        compile_and_run(&text);
+        compile_and_run(&format!("SELECT VALUE {text} FROM c"));
     }
 
     #[test]
     fn any_mix_of_words_is_compiled_or_refused(text in fragment()) {
-        let _ = compile(&text);
-        let _ = compile(&format!("SELECT * FROM c WHERE {text}"));
+        compile_and_run(&text);
+        compile_and_run(&format!("SELECT {text}"));
+        compile_and_run(&format!("SELECT VALUE c FROM c WHERE {text}"));
+        compile_and_run(&format!("SELECT {text} FROM c JOIN x IN c.l"));
     }
 
     #[test]

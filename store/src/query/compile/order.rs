@@ -126,12 +126,9 @@ impl<'q> Compiler<'q> {
     fn check_support(&mut self, keys: &mut [SortOrder], index: &IndexRules) {
         if let [key] = keys {
             // No wildcard means computed properties.
-            let is_computed = matches!(key.key, Op::Computed(_));
-            let support = match index.sort_support(&key.path) {
-                _ if is_computed && !index.lists_names(&key.path) => SortSupport::Excluded,
-                support => support,
-            };
-            key.keeps_undefined = match support {
+            let unlisted = matches!(key.key, Op::Computed(_)) && !index.lists_names(&key.path);
+            let support = index.sort_support(&key.path);
+            key.keeps_undefined = match if unlisted { SortSupport::Excluded } else { support } {
                 SortSupport::WithUndefined => true,
                 SortSupport::WithoutUndefined => false,
                 SortSupport::Excluded => {
