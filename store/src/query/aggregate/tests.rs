@@ -4,9 +4,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::codec;
+use crate::ids::ItemNumber;
 use crate::query::functions::Moment;
 use crate::query::{CompiledQuery, ComputedProperties, Parameters};
-use crate::ids::ItemNumber;
 use crate::time::Millis;
 
 const ALL: &str = "SELECT COUNT(c.v) AS a, COUNTIF(c.v) AS b, SUM(c.v) AS c, AVG(c.v) AS d, \
@@ -41,7 +41,18 @@ fn shown(query: &CompiledQuery, sums: &Accumulators) -> String {
 
 fn item() -> impl Strategy<Value = Value> {
     let values = prop::sample::select(vec![
-        "1", "-2", "3", "0", "2.5", "true", "false", "null", "\"a\"", "\"b\"", "[1]", "{\"x\":1}",
+        "1",
+        "-2",
+        "3",
+        "0",
+        "2.5",
+        "true",
+        "false",
+        "null",
+        "\"a\"",
+        "\"b\"",
+        "[1]",
+        "{\"x\":1}",
         "{}",
     ]);
     // Mostly numbers, so that sums are not mostly undefined.
@@ -72,8 +83,10 @@ fn what_json_cannot_say_is_sent_as_well() {
     let item = |json: &str| Value::from_json(json.as_bytes()).unwrap();
     let zero = sums(&query, &[item(r#"{"v":0}"#)]);
     let one = sums(&query, &[item(r#"{"v":1}"#)]);
-    let (zero, one): (Accumulators, Accumulators) =
-        (codec::decode(&codec::encode(&zero)).unwrap(), codec::decode(&codec::encode(&one)).unwrap());
+    let (zero, one): (Accumulators, Accumulators) = (
+        codec::decode(&codec::encode(&zero)).unwrap(),
+        codec::decode(&codec::encode(&one)).unwrap(),
+    );
     let json = |sums: &Accumulators| {
         String::from_utf8(query.finish(&[], sums, &run()).unwrap().to_json()).unwrap()
     };

@@ -1,7 +1,7 @@
 //! What a compiled query tells whoever runs it.
 
 use super::*;
-use crate::query::Paging;
+use crate::query::Course;
 
 fn compile(text: &str) -> CompiledQuery {
     let (parameters, computed) = (Parameters::default(), ComputedProperties::default());
@@ -49,16 +49,17 @@ fn an_aggregate_that_is_part_of_something_composes() {
 fn groups_and_rows_are_told_apart() {
     let of = |text: &str| {
         let query = compile(text);
-        (query.is_aggregate(), query.is_grouped(), query.has_source(), query.paging())
+        (query.is_aggregate(), query.is_grouped(), query.has_source(), query.course())
     };
-    assert_eq!(of("SELECT * FROM c"), (false, false, true, Paging::Walk));
-    assert_eq!(of("SELECT * FROM c ORDER BY c.a"), (false, false, true, Paging::Sorted));
-    assert_eq!(of("SELECT VALUE COUNT(1) FROM c"), (true, false, true, Paging::Walk));
-    assert_eq!(of("SELECT VALUE COUNT(1)"), (true, false, false, Paging::Whole));
-    assert_eq!(of("SELECT MAX(c.a) FROM c"), (true, false, true, Paging::Whole));
-    assert_eq!(of("SELECT c.a FROM c GROUP BY c.a"), (false, true, true, Paging::Whole));
-    assert_eq!(of("SELECT TOP 1 * FROM c"), (false, false, true, Paging::Whole));
-    assert_eq!(of("SELECT 1"), (false, false, false, Paging::Whole));
+    assert_eq!(of("SELECT * FROM c"), (false, false, true, Course::Walk));
+    assert_eq!(of("SELECT * FROM c ORDER BY c.a"), (false, false, true, Course::Sorted));
+    assert_eq!(of("SELECT VALUE COUNT(1) FROM c"), (true, false, true, Course::Sums));
+    assert_eq!(of("SELECT VALUE COUNT(1)"), (true, false, false, Course::Sums));
+    assert_eq!(of("SELECT c.a FROM c GROUP BY c.a"), (false, true, true, Course::Keyed));
+    assert_eq!(of("SELECT DISTINCT c.a FROM c"), (false, false, true, Course::Keyed));
+    assert_eq!(of("SELECT DISTINCT c.a FROM c ORDER BY c.a").3, Course::Sorted);
+    assert_eq!(of("SELECT DISTINCT c.a FROM c ORDER BY c.b").3, Course::Unique);
+    assert_eq!(of("SELECT 1"), (false, false, false, Course::Walk));
 }
 
 #[test]
@@ -98,11 +99,13 @@ fn a_condition_sees_nothing_but_the_item() {
 
 #[test]
 fn a_condition_is_not_looked_at_again_for_every_row_of_a_join() {
-    let query = compile("SELECT VALUE 1 FROM c JOIN t IN c.t JOIN u IN c.t WHERE c.a = 2 AND t > u");
+    let query =
+        compile("SELECT VALUE 1 FROM c JOIN t IN c.t JOIN u IN c.t WHERE c.a = 2 AND t > u");
     assert_eq!(query.block.ready, [0, 2]);
     let item = Value::from_json(br#"{"a":1,"t":[1,2,3]}"#).unwrap();
     let run = Run::with_budget(Moment::new(Millis(0), Millis(0), 0), 3, 0);
-    let _ = query.block.rows(&Row::of(&item, ItemNumber(0)), &run, &mut |_| ControlFlow::Continue(()));
+    let _ =
+        query.block.rows(&Row::of(&item, ItemNumber(0)), &run, &mut |_| ControlFlow::Continue(()));
     assert_eq!(run.exceeded(), None, "three operations tell that a is not 2");
 }
 
@@ -116,7 +119,11 @@ fn errors_are_collected_and_have_their_places() {
         .iter()
         .map(|error| match error {
             QueryError::At { span, .. } => (span.start, span.end),
-            other => panic!("{other:?}"),
+            other @ (QueryError::Numbered { .. }
+            | QueryError::Plain(_)
+            | QueryError::Several(_)) => {
+                panic!("{other:?}")
+            }
         })
         .collect();
     assert_eq!(places, [(7, 8), (10, 11), (28, 30)]);
