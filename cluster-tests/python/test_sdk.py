@@ -9,6 +9,7 @@ import pytest
 from azure.core import MatchConditions
 from azure.core.exceptions import AzureError
 from azure.cosmos import PartitionKey
+from azure.cosmos._execution_context import execution_dispatcher
 from azure.cosmos.aio import CosmosClient as AsyncCosmosClient
 from azure.cosmos.exceptions import (
     CosmosAccessConditionFailedError,
@@ -210,6 +211,39 @@ def test_order_by_sorts_over_pages(forty):
     for direction, reverse in (("ASC", False), ("DESC", True)):
         found = query(forty, f"SELECT * FROM c ORDER BY c.n {direction}", max_item_count=7)
         assert [item["n"] for item in found] == sorted(range(40), reverse=reverse)
+
+
+@pytest.fixture
+def planning(monkeypatch):
+    """Makes the SDK ask for a plan first, and merge the answers of the ranges by itself."""
+    proxy = execution_dispatcher._ProxyQueryExecutionContext
+    fetch = proxy.fetch_next_block
+
+    def plan_and_fetch(self):
+        if not self._fetched_query_plan:
+            self._create_execution_context_with_query_plan()
+        return fetch(self)
+
+    monkeypatch.setattr(proxy, "fetch_next_block", plan_and_fetch)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT * FROM c ORDER BY c.n DESC",
+        "SELECT VALUE c.n FROM c WHERE c.even ORDER BY c.n",
+        "SELECT c.id, c.n AS number FROM c WHERE c.pk IN ('p1', 'p2') ORDER BY c.n",
+        "SELECT * FROM c WHERE c.pk = 'p1' AND c.pk = 'p2'",
+    ],
+)
+def test_the_sdk_that_follows_a_plan_finds_the_same(make_container, text, request):
+    container = make_container(offer_throughput=30000)
+    for number in range(40):
+        container.create_item(forty_item(number))
+    expected = query(container, text)
+    request.getfixturevalue("planning")
+    assert query(container, text) == expected
+    assert len(expected) == len({str(row) for row in expected})
 
 
 def test_read_all_items_pages_with_a_continuation(forty):

@@ -432,7 +432,8 @@ impl Runner {
                     }
                 }
             };
-            writeln!(text, "{expression} → {shown}")?;
+            // A carriage return would not survive in a file.
+            writeln!(text, "{} → {shown}", expression.replace('\r', "\\r"))?;
         }
         Ok(text)
     }

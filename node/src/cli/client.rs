@@ -49,6 +49,11 @@ impl Client {
         Ok(Self { http, base, key })
     }
 
+    /// Where the node is.
+    pub(super) fn base(&self) -> &Url {
+        &self.base
+    }
+
     pub(super) async fn send(
         &self,
         method: &str,
@@ -86,6 +91,23 @@ impl Client {
 }
 
 impl Answer {
+    pub(super) fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    pub(super) fn is_success(&self) -> bool {
+        self.status.is_success()
+    }
+
+    pub(super) fn body(&self) -> &str {
+        &self.body
+    }
+
+    /// A header that is text.
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+
     /// The body of a success.
     pub(super) fn json(&self) -> anyhow::Result<Value> {
         if !self.status.is_success() {

@@ -1,6 +1,7 @@
 //! The command line.
 
 mod client;
+mod query;
 mod status;
 mod ttl;
 
@@ -24,7 +25,8 @@ use client::Client;
     after_help = "Every setting can also be given by the environment (EPHEMERIS_DATA_DIR for \
                   --data-dir and so on) or in a file (--config). Flags win over the environment, \
                   which wins over the file.\n\nFirst steps:\n  ephemeris start-single-node\n  \
-                  ephemeris request POST /dbs --body '{\"id\":\"shop\"}'\n  ephemeris status"
+                  ephemeris request POST /dbs --body '{\"id\":\"shop\"}'\n  \
+                  ephemeris status\n  ephemeris query --help"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -70,6 +72,9 @@ enum Command {
         #[command(flatten)]
         connection: Connection,
     },
+    /// Run queries: a conversation, or statements from the command line or standard input.
+    #[command(after_help = query::EXAMPLES)]
+    Query(Box<query::QueryArgs>),
     /// Send one signed request and print the answer.
     #[command(after_help = "Examples:\n  ephemeris request GET /\n  ephemeris request POST /dbs \
                             --body '{\"id\":\"shop\"}'\n  ephemeris request POST \
@@ -307,6 +312,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             );
             Ok(ExitCode::SUCCESS)
         }
+        Command::Query(args) => query::run(*args),
         Command::Request { method, path, body, headers, include, connection } => {
             let answer = block_on(async {
                 Client::new(&connection)?.send(&method, &path, body, &headers).await

@@ -15,6 +15,7 @@ use ephemeris_store::ids::InvalidName;
 use ephemeris_store::partition_key::InvalidKey;
 use ephemeris_store::patch::{InvalidPatch, PatchFailure};
 use ephemeris_store::query::QueryError;
+use ephemeris_store::query::client_plan::PlanRefusal;
 use thiserror::Error;
 
 use super::reply::DataHeaders;
@@ -46,6 +47,9 @@ pub(crate) enum ApiError {
          x-ms-documentdb-partitionkey, or revise your query to avoid this exception."
     )]
     CrossPartition,
+    /// A query that this client could not merge from the answers of several ranges.
+    #[error("{0}")]
+    FeaturesMissing(String),
     /// The container was deleted and made again since the client looked.
     #[error(
         "The container was re-created: its resource id is not the one in the header \
@@ -138,6 +142,7 @@ impl ApiError {
             ApiError::KeyMismatch | ApiError::KeyShape => {
                 (StatusCode::BAD_REQUEST, 1001, "BadRequest")
             }
+            ApiError::FeaturesMissing(_) => (StatusCode::BAD_REQUEST, 1004, "BadRequest"),
             ApiError::ContainerRecreated => (StatusCode::BAD_REQUEST, 1024, "BadRequest"),
             ApiError::Unauthorized(_) => (StatusCode::UNAUTHORIZED, 0, "Unauthorized"),
             ApiError::Forbidden(_) => (StatusCode::FORBIDDEN, 0, "Forbidden"),
@@ -175,6 +180,7 @@ impl ApiError {
             | ApiError::KeyMismatch
             | ApiError::KeyShape
             | ApiError::CrossPartition
+            | ApiError::FeaturesMissing(_)
             | ApiError::ContainerRecreated
             | ApiError::Unauthorized(_)
             | ApiError::Forbidden(_)
@@ -371,5 +377,14 @@ impl From<InvalidThroughput> for ApiError {
 impl From<QueryError> for ApiError {
     fn from(error: QueryError) -> Self {
         ApiError::BadRequest(error.to_message())
+    }
+}
+
+impl From<PlanRefusal> for ApiError {
+    fn from(refusal: PlanRefusal) -> Self {
+        match refusal {
+            PlanRefusal::Query(error) => error.into(),
+            PlanRefusal::Unsupported(_) => ApiError::FeaturesMissing(refusal.to_string()),
+        }
     }
 }

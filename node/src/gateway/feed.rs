@@ -36,6 +36,10 @@ pub(crate) fn query(
     resources: Vec<Listed>,
 ) -> Result<Reply, Failure> {
     let spec = QuerySpec::parse(&call.body)?;
+    if spec.resume.is_some() {
+        let message = "A list is not resumed by a resumeFilter, but by its continuation.";
+        return Err(ApiError::BadRequest(message.to_string()).into());
+    }
     answer(gateway, call, (rid, name), resources, Some(&spec))
 }
 

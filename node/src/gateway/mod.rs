@@ -22,8 +22,10 @@ mod items;
 mod partition_ranges;
 mod path;
 mod query;
+mod query_plan;
 mod reply;
 mod resolve;
+mod resume_filter;
 mod scripts;
 mod session;
 mod throughput;
@@ -367,11 +369,7 @@ async fn dispatch_items(
             PostKind::Query => query::query(gateway, call, path).await,
             PostKind::Create => items::create(gateway, call, path).await,
             PostKind::Upsert => items::upsert(gateway, call, path).await,
-            PostKind::QueryPlan => {
-                let message = "Query plans are not served by this version of Ephemeris: send the \
-                               query itself, without a plan.";
-                Err(ApiError::BadRequest(message.to_string()).into())
-            }
+            PostKind::QueryPlan => query_plan::plan(gateway, call, path).await,
             PostKind::Batch => batch::execute(gateway, call, path).await,
         },
         Verb::Put | Verb::Patch | Verb::Delete => Err(call.not_allowed()),

@@ -9,13 +9,16 @@ use std::sync::Arc;
 use ephemeris_store::catalog::PartitionRecord;
 use ephemeris_store::ids::ContainerNumber;
 use ephemeris_store::partition_key::{Epk, PartitionKey};
-use ephemeris_store::query::{CompiledQuery, Parameters, QUERY_BYTES_MAX, Value};
+use ephemeris_store::query::{
+    CompiledQuery, Course, Parameters, Place, Position, QUERY_BYTES_MAX, Value,
+};
 use serde::{Deserialize, Serialize};
 
 use super::error::{ApiError, Failure};
 use super::path::ContainerPath;
 use super::reply::Reply;
 use super::resolve::Resolved;
+use super::resume_filter::ResumeFilter;
 use super::{Call, Gateway};
 
 /// Bytes of rows in a page.
@@ -30,6 +33,8 @@ pub(crate) struct QuerySpec {
     pub(crate) text: String,
     /// Values for its parameters.
     pub(crate) parameters: Parameters,
+    /// Where to go on, for clients that merge by themselves.
+    pub(crate) resume: Option<ResumeFilter>,
 }
 
 #[derive(Deserialize)]
@@ -59,11 +64,6 @@ impl QuerySpec {
                 "The query text is longer than {QUERY_BYTES_MAX} bytes."
             )));
         }
-        if body.resume_filter.is_some() {
-            let message = "A resumeFilter in a query is not supported by this version of \
-                           Ephemeris.";
-            return Err(ApiError::BadRequest(message.to_string()));
-        }
         let mut parameters = Parameters::default();
         for parameter in body.parameters.unwrap_or_default() {
             let json = parameter.value.to_string();
@@ -72,7 +72,8 @@ impl QuerySpec {
             })?;
             parameters.add(&parameter.name, value)?;
         }
-        Ok(Self { text: body.query, parameters })
+        let resume = body.resume_filter.map(ResumeFilter::parse).transpose()?;
+        Ok(Self { text: body.query, parameters, resume })
     }
 }
 
@@ -112,6 +113,21 @@ impl Question {
             }
         }
         Ok(question)
+    }
+
+    /// Where a client that merges by itself wants the result to begin.
+    fn resumed(&self, compiled: &CompiledQuery) -> Result<Option<Position>, ApiError> {
+        let Some(filter) = self.query.as_ref().and_then(|spec| spec.resume.as_ref()) else {
+            return Ok(None);
+        };
+        if compiled.course() != Course::Sorted || compiled.order.len() != filter.keys.len() {
+            let message = "A resumeFilter needs as many values as the query has sort keys.";
+            return Err(ApiError::BadRequest(message.to_string()));
+        }
+        let (keys, directions) = (filter.keys.clone(), compiled.directions());
+        let place = Place::of_item(keys, filter.item, filter.exclude, &directions);
+        let position = if filter.exclude { Position::Behind } else { Position::From };
+        Ok(Some(position(place)))
     }
 
     /// True if it is about all items of the container.

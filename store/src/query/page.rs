@@ -135,6 +135,25 @@ impl Place {
         Self { keys: keys.into_iter().map(SortKey).collect(), tie }
     }
 
+    /// The place of an item: before its first row, or behind its last. Without an item that of all
+    /// rows with these keys.
+    pub fn of_item(
+        keys: Vec<SortKey>,
+        item: Option<ItemNumber>,
+        is_behind: bool,
+        directions: &Directions,
+    ) -> Self {
+        let (least, most) = match item {
+            Some(number) => {
+                let first = u128::from(number.0) << 64;
+                (first, first | u128::from(u64::MAX))
+            }
+            None => (u128::MIN, u128::MAX),
+        };
+        let tie = if is_behind == directions.first_is_descending() { least } else { most };
+        Self { keys, tie }
+    }
+
     /// The item of a row that is not distinct.
     pub(super) fn item(&self) -> ItemNumber {
         ItemNumber(u64::try_from(self.tie >> 64).expect("half of the bits"))

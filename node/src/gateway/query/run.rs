@@ -60,8 +60,9 @@ pub(super) async fn run(
         targets.truncate(1);
     }
     let now = gateway.node.now().latest();
+    let resumed = question.resumed(compiled)?;
     let (position, left, first) = match progress {
-        None => (None, compiled.window, now),
+        None => (resumed, compiled.window, now),
         Some(Progress { at, left, first }) => (Some(at), left, first),
     };
     let mut run = QueryRun {
