@@ -28,7 +28,10 @@ const SYSTEM_NAMES: [&str; 6] = ["id", "_rid", "_self", "_etag", "_attachments",
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum InvalidComputed {
     /// Not a list of objects with a name and a query.
-    #[error("'computedProperties' must be an array of objects with a 'name' and a 'query'")]
+    #[error(
+        "One of the specified inputs is invalid: 'computedProperties' must be an array of objects \
+         with a 'name' and a 'query'"
+    )]
     Malformed,
     /// Too many of them.
     #[error("a container has at most {COMPUTED_PROPERTIES_MAX} computed properties, not {0}")]
