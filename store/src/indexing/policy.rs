@@ -179,6 +179,23 @@ fn mode_of(policy: &Map<String, Value>) -> Result<IndexingMode> {
 }
 
 impl Policy {
+    /// Reads a policy that was once taken. What it holds was checked by the rules of its time: what
+    /// is no path today, or no composite index, is passed over, and never a reason not to start.
+    pub(super) fn of_stored(policy: &Map<String, Value>) -> Result<Self> {
+        let entries = |member| {
+            let entries: Option<&Vec<Value>> = policy.get(member).and_then(Value::as_array);
+            entries.map_or(&[][..], Vec::as_slice).iter()
+        };
+        let patterns = |member| entries(member).filter_map(|entry| pattern(entry, member).ok());
+        Ok(Self {
+            mode: mode_of(policy)?,
+            included: patterns("includedPaths").collect(),
+            excluded: patterns("excludedPaths").collect(),
+            composites: entries("compositeIndexes").filter_map(|one| composite(one).ok()).collect(),
+            spatial: entries("spatialIndexes").count(),
+        })
+    }
+
     /// Reads and checks a policy, completed or not.
     pub(super) fn read(policy: &Map<String, Value>) -> Result<Self> {
         let mode = mode_of(policy)?;
@@ -237,16 +254,16 @@ fn path_of<'p>(entry: &'p Value, member: &'static str) -> Result<&'p str> {
 }
 
 fn patterns(policy: &Map<String, Value>, member: &'static str) -> Result<Vec<Pattern>> {
-    let entries = list(policy, member, PATHS_MAX)?.iter();
-    let pattern = |entry| {
-        let path = path_of(entry, member)?;
-        let pattern = Pattern::parse(path)?;
-        if pattern.end == End::Bare {
-            return Err(InvalidPolicy::PathEnd(path.to_string()));
-        }
-        Ok(pattern)
-    };
-    entries.map(pattern).collect()
+    list(policy, member, PATHS_MAX)?.iter().map(|entry| pattern(entry, member)).collect()
+}
+
+fn pattern(entry: &Value, member: &'static str) -> Result<Pattern> {
+    let path = path_of(entry, member)?;
+    let pattern = Pattern::parse(path)?;
+    if pattern.end == End::Bare {
+        return Err(InvalidPolicy::PathEnd(path.to_string()));
+    }
+    Ok(pattern)
 }
 
 fn composite(entry: &Value) -> Result<Vec<(Vec<Step>, bool)>> {
@@ -282,11 +299,7 @@ fn is_descending(order: &Value) -> Result<bool> {
 fn check_spatial(entry: &Value) -> Result<()> {
     const MEMBER: &str = "spatialIndexes";
     const SHAPES: [&str; 4] = ["Point", "LineString", "Polygon", "MultiPolygon"];
-    let path = path_of(entry, MEMBER)?;
-    let pattern = Pattern::parse(path)?;
-    if pattern.end == End::Bare {
-        return Err(InvalidPolicy::PathEnd(path.to_string()));
-    }
+    pattern(entry, MEMBER)?;
     let entry = entry.as_object().ok_or(InvalidPolicy::Malformed(MEMBER))?;
     for shape in list(entry, "types", PATHS_MAX)? {
         let shape = shape.as_str().ok_or(InvalidPolicy::Malformed(MEMBER))?;

@@ -62,10 +62,10 @@ const ALWAYS_INDEXED: [&str; 2] = ["id", "_ts"];
 const NEVER_STORED: [&str; 4] = ["_rid", "_self", "_etag", "_attachments"];
 
 impl IndexRules {
-    /// Compiles a completed policy.
+    /// Compiles a policy that was checked and completed, perhaps long ago.
     pub fn new(policy: &Value) -> Result<Self, InvalidPolicy> {
         let policy = policy.as_object().ok_or(InvalidPolicy::Malformed("indexingPolicy"))?;
-        let policy = Policy::read(policy)?;
+        let policy = Policy::of_stored(policy)?;
         let mut rules = Self {
             is_on: policy.mode != IndexingMode::None,
             nodes: vec![Node::default()],
@@ -465,6 +465,18 @@ mod tests {
         let up = json!([{ "path": "/a" }, { "path": "/b", "order": "descending" }]);
         let rules = rules(&json!({ "compositeIndexes": [down, up] }));
         assert_eq!((rules.composites().len(), rules.special_entries()), (1, 2));
+    }
+
+    #[test]
+    fn a_policy_that_was_once_taken_is_never_refused() {
+        let policy = json!({
+            "indexingMode": "consistent",
+            "includedPaths": [{ "path": "/a/?" }, { "path": "/not-today/?" }, {}],
+            "compositeIndexes": [[{ "path": "/a" }]],
+        });
+        assert!(complete(Some(&policy)).is_err());
+        let rules = IndexRules::new(&policy).unwrap();
+        assert!(rules.includes(&steps(&["a"])) && !rules.includes(&steps(&["b"])));
     }
 
     #[test]

@@ -139,6 +139,13 @@ impl IndexState {
         self.building.is_some()
     }
 
+    /// The numbers of the generation that serves and of the one that is being built: for tests and
+    /// tools.
+    pub fn generation_numbers(&self) -> (Option<u32>, Option<u32>) {
+        let building = self.building.as_ref().map(|build| build.generation.number);
+        (self.serving.as_ref().map(|generation| generation.number), building)
+    }
+
     /// How much of the policy is carried out, in percent, in a partition of so many items.
     pub fn percent(&self, items: u64) -> u8 {
         let Some(build) = &self.building else { return 100 };

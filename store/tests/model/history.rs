@@ -2,6 +2,8 @@
 
 use proptest::prelude::*;
 
+use crate::indexes::POLICIES;
+
 /// Ids that occur; an item's partition key is the remainder of its id by `KEYS`.
 pub(crate) const IDS: u8 = 6;
 pub(crate) const KEYS: u8 = 2;
@@ -46,6 +48,13 @@ pub(crate) enum Act {
         limit: u32,
         grace: u64,
     },
+    /// Sets one of `indexes::POLICIES`.
+    SetIndexPolicy {
+        policy: usize,
+        epoch: Epoch,
+    },
+    /// Enters so many items into the index that is being built.
+    BuildIndex(u32),
     Clear {
         key: u8,
     },
@@ -67,6 +76,17 @@ pub(crate) enum Epoch {
     Newer(u64),
     Equal,
     Older,
+}
+
+impl Epoch {
+    /// The epoch that it is, if this one is in force.
+    pub(crate) fn after(self, current: u64) -> u64 {
+        match self {
+            Epoch::Newer(by) => current + by,
+            Epoch::Equal => current,
+            Epoch::Older => current.saturating_sub(1),
+        }
+    }
 }
 
 /// One of the two replicas.
@@ -145,15 +165,12 @@ fn clock_move() -> impl Strategy<Value = ClockMove> {
 fn act() -> impl Strategy<Value = Act> {
     let one = prop::collection::vec(write(), 1);
     let several = prop::collection::vec(write(), 2..=4);
-    let epoch = prop_oneof![
-        6 => (1..=2_u64).prop_map(Epoch::Newer),
-        1 => Just(Epoch::Equal),
-        1 => Just(Epoch::Older),
-    ];
-    let policy = (default_ttl(), epoch)
+    let policy = (default_ttl(), epoch())
         .prop_map(|(default_ttl, epoch)| Act::SetPolicy { default_ttl, epoch });
     let grace = prop_oneof![4 => Just(0), 1 => Just(3_600_000_u64)];
     let sweep = (1..=4_u32, grace).prop_map(|(limit, grace)| Act::Sweep { limit, grace });
+    let index_policy = (0..POLICIES.len(), epoch())
+        .prop_map(|(policy, epoch)| Act::SetIndexPolicy { policy, epoch });
     let chunk_bytes = prop_oneof![1..400_usize, Just(1 << 20)];
     let snapshot = (chunk_bytes, prop::option::of(0..4_usize))
         .prop_map(|(chunk_bytes, crash_after)| Act::Snapshot { chunk_bytes, crash_after });
@@ -163,11 +180,21 @@ fn act() -> impl Strategy<Value = Act> {
         6 => policy,
         6 => Just(Act::Advance),
         8 => sweep,
+        3 => index_policy,
+        5 => (1..=3_u32).prop_map(Act::BuildIndex),
         1 => (0..KEYS).prop_map(|key| Act::Clear { key }),
         2 => which().prop_map(Act::Flush),
         2 => which().prop_map(Act::Crash),
         4 => (1..12_usize).prop_map(Act::CatchUp),
         1 => snapshot,
+    ]
+}
+
+fn epoch() -> impl Strategy<Value = Epoch> {
+    prop_oneof![
+        6 => (1..=2_u64).prop_map(Epoch::Newer),
+        1 => Just(Epoch::Equal),
+        1 => Just(Epoch::Older),
     ]
 }
 

@@ -1,7 +1,11 @@
 //! What a reader sees of a partition: every item, a query over all of them, the change feed.
 
 use ephemeris_store::change_feed::{FeedStart, read_changes};
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
 use ephemeris_store::engine::Table;
+use ephemeris_store::ids::ItemNumber;
 use ephemeris_store::partition::{PageOutcome, Partition};
 use ephemeris_store::partition_key::SlotRange;
 use ephemeris_store::query::{
@@ -139,6 +143,31 @@ pub(crate) fn page(
 pub(crate) fn row_of(json: &[u8]) -> Shown {
     let row: serde_json::Value = serde_json::from_slice(json).expect("rows are JSON");
     (row["v"].as_u64().expect("a serial"), row["_ts"].as_u64().expect("a stamp"))
+}
+
+/// Items by number, and what a reader may conclude of them.
+pub(crate) type Lives = BTreeMap<ItemNumber, Life>;
+
+/// What `overdue` shows at this instant.
+pub(crate) fn overdue(partition: &Partition, hi: u64) -> Lives {
+    let mut lives = Lives::new();
+    let shown = partition.snapshot().overdue(Millis(hi), |number, life| {
+        assert_eq!(lives.insert(number, life), None, "each item once");
+        ControlFlow::Continue(())
+    });
+    shown.expect("the engine in memory does not fail");
+    lives
+}
+
+/// What it must show: what is found by looking at every item.
+pub(crate) fn expected_overdue(partition: &Partition, hi: u64) -> Lives {
+    let view = partition.snapshot();
+    let range = view.keys().slots(Table::Items, SlotRange::ALL);
+    let lives = view.items(&range).map(|found| {
+        let stamp = found.expect("the engine in memory does not fail").1.stamp;
+        (stamp.number, view.state().ttl().judge(stamp.ttl, stamp.ts, Millis(hi)))
+    });
+    lives.filter(|(_, life)| *life != Life::Alive).collect()
 }
 
 /// Ids of the items with rows, dead or alive.

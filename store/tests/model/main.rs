@@ -9,6 +9,7 @@
 //! `PROPTEST_CASES=2560` does ten times as much as the default.
 
 mod history;
+mod indexes;
 mod looks;
 mod naive;
 mod races;
@@ -20,7 +21,9 @@ mod world;
 use std::collections::BTreeSet;
 
 use ephemeris_store::engine::Table;
+use ephemeris_store::indexing::IndexState;
 use ephemeris_store::time::{ClockInterval, Millis};
+use ephemeris_store::ttl::PolicyEpoch;
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
 
@@ -62,6 +65,11 @@ fn instants(world: &World, step: &Step) -> Vec<u64> {
         }
     }
     instants
+}
+
+/// How many rows say what the index is.
+fn index_rows(index: &IndexState) -> usize {
+    usize::from(index.epoch() > PolicyEpoch(0)) + usize::from(index.is_building())
 }
 
 /// A clock that says nothing, so that an entry happens at the instant of the one before.
@@ -199,11 +207,50 @@ proptest! {
             let expected = match table {
                 Table::Items | Table::Numbers | Table::Feed => live.len(),
                 Table::Expiry => own,
-                Table::Meta => 2,
-                Table::Catalog | Table::Expired | Table::Index => 0,
+                Table::Meta => 2 + index_rows(&world.leader.partition.index()),
+                Table::Catalog | Table::Expired => 0,
+                // `the_index_holds_the_entries_of_what_is_stored` says which.
+                Table::Index => continue,
             };
             prop_assert_eq!(rows.len(), expected, "{}", table.name());
         }
+    }
+
+    /// After writes, sweeps, crashes and changes of the policy the index holds the entries of what is
+    /// stored, and no others; what is being built holds those of the first items.
+    #[test]
+    fn the_index_holds_the_entries_of_what_is_stored(steps in history(STEPS_MAX)) {
+        after_every_step(&steps, |world, step, _| {
+            let (serving, wanted) = (world.index.serving, world.index.wanted);
+            let complaint = indexes::complaint(&world.leader.partition, serving, wanted);
+            prop_assert_eq!(complaint, None, "after {:?}", step);
+            Ok(())
+        })?;
+        let mut world = World::new();
+        for step in &steps {
+            world.step(step);
+        }
+        while world.leader.partition.index().is_building() {
+            world.build_index(2, &standing());
+        }
+        world.catch_up(usize::MAX);
+        for partition in [&world.leader.partition, &world.follower.partition] {
+            let wanted = world.index.wanted;
+            prop_assert_eq!(indexes::complaint(partition, wanted, wanted), None);
+        }
+    }
+
+    /// What reads entries alone is told of every item that is not surely alive.
+    #[test]
+    fn i10_what_is_overdue_is_what_is_not_surely_alive(steps in history(STEPS_MAX)) {
+        after_every_step(&steps, |world, step, _| {
+            for hi in instants(world, step) {
+                let found = looks::overdue(&world.leader.partition, hi);
+                let expected = looks::expected_overdue(&world.leader.partition, hi);
+                prop_assert_eq!(found, expected, "at {} after {:?}", hi, step);
+            }
+            Ok(())
+        })?;
     }
 
     /// Whether rows were removed yet cannot be told: a partition that is swept before every entry and

@@ -22,11 +22,15 @@ use ephemeris_store::snapshot::{Chunk, Exporter, Installer};
 use ephemeris_store::time::{ClockInterval, Millis};
 use ephemeris_store::ttl::{PolicyEpoch, TimeToLive, TtlPolicy, Vouchers};
 
-use crate::history::{Act, ClockMove, Condition, Epoch, KEYS, Operation, Step, Which, Write};
+use crate::history::{Act, ClockMove, Condition, KEYS, Operation, Step, Which, Write};
+use crate::indexes::POLICIES;
 use crate::naive::{Answer, Effect, Model, NODES, Refused};
 
 /// Where every history begins: closer to 1970 than a jump.
 const START: u64 = 1_000_000;
+
+/// The policy of no index: also that of a partition that was told of none.
+const NO_INDEX: usize = POLICIES.len() - 1;
 
 /// A copy of the partition, and the disk below it.
 pub(crate) struct Replica {
@@ -51,6 +55,15 @@ pub(crate) struct World {
     serial: u64,
     etags: BTreeMap<u8, Etag>,
     pub(crate) rules: DocumentRules,
+    /// The policies whose entries serve and are wanted: places in `indexes::POLICIES`.
+    pub(crate) index: Index,
+}
+
+/// What the history asked of the index.
+pub(crate) struct Index {
+    pub(crate) serving: usize,
+    pub(crate) wanted: usize,
+    epoch: u64,
 }
 
 /// What the leader's clock reads, and who vouches for it.
@@ -211,6 +224,7 @@ impl World {
             serial: 0,
             etags: BTreeMap::new(),
             rules: DocumentRules::new(key, index),
+            index: Index { serving: NO_INDEX, wanted: NO_INDEX, epoch: 0 },
         }
     }
 
@@ -225,15 +239,14 @@ impl World {
         match act {
             Act::Write(writes) => self.write(writes, reading),
             Act::SetPolicy { default_ttl, epoch } => {
-                let epoch = match epoch {
-                    Epoch::Newer(by) => self.model.epoch + by,
-                    Epoch::Equal => self.model.epoch,
-                    Epoch::Older => self.model.epoch.saturating_sub(1),
-                };
-                self.set_policy(*default_ttl, epoch, reading)
+                self.set_policy(*default_ttl, epoch.after(self.model.epoch), reading)
             }
             Act::Advance => self.advance(reading),
             Act::Sweep { limit, grace } => self.sweep(*limit, *grace, reading),
+            Act::SetIndexPolicy { policy, epoch } => {
+                self.set_index_policy(*policy, epoch.after(self.index.epoch), reading)
+            }
+            Act::BuildIndex(limit) => self.build_index(*limit, reading),
             Act::Clear { key } => self.clear(*key, reading),
             Act::Flush(which) => {
                 self.replica(*which).engine.flush().expect("the engine in memory does not fail");
@@ -354,6 +367,39 @@ impl World {
             panic!("{effect:?}")
         };
         Done::Swept { removed, more, kept: self.model.keeps_the_dead(grace) }
+    }
+
+    fn set_index_policy(&mut self, policy: usize, epoch: u64, reading: &Reading) -> Done {
+        let rules = POLICIES[policy].rules();
+        let set = PolicyEpoch(epoch);
+        let effect = self.propose(Command::SetIndexPolicy { epoch: set, rules }, reading);
+        if epoch > self.index.epoch {
+            (self.index.epoch, self.index.wanted) = (epoch, policy);
+        }
+        assert_eq!(effect, CommandEffect::IndexPolicySet(PolicyEpoch(self.index.epoch)));
+        self.learn_what_serves()
+    }
+
+    /// Enters some items into the index that is being built.
+    pub(crate) fn build_index(&mut self, limit: u32, reading: &Reading) -> Done {
+        let limit = NonZeroU32::new(limit).expect("a build enters something");
+        let effect = self.propose(Command::BuildIndex { limit }, reading);
+        let CommandEffect::IndexBuilt { items, more, charge: _ } = effect else {
+            panic!("{effect:?}")
+        };
+        assert!(
+            items <= limit.get() && (items == limit.get() || !more),
+            "it does what it is asked"
+        );
+        assert_eq!(more, self.leader.partition.index().is_building());
+        self.learn_what_serves()
+    }
+
+    fn learn_what_serves(&mut self) -> Done {
+        if !self.leader.partition.index().is_building() {
+            self.index.serving = self.index.wanted;
+        }
+        Done::Other
     }
 
     fn clear(&mut self, key: u8, reading: &Reading) -> Done {
