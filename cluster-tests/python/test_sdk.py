@@ -220,7 +220,8 @@ def planning(monkeypatch):
     fetch = proxy.fetch_next_block
 
     def plan_and_fetch(self):
-        if not self._fetched_query_plan:
+        # Ranges are read by the same way, and have no plan.
+        if self._resource_link and not self._fetched_query_plan:
             self._create_execution_context_with_query_plan()
         return fetch(self)
 
