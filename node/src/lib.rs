@@ -13,8 +13,6 @@ mod placement;
 mod platform;
 mod requests;
 mod server;
-#[cfg(test)]
-mod simulation;
 mod supervisor;
 mod telemetry;
 mod transport;

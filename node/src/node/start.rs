@@ -388,7 +388,7 @@ impl Node {
         let Foundation { config, url, time, clock, quorum, tasks, data, identity, storage, .. } =
             foundation;
         let transport = foundation.transport;
-        let (background, catalog_watch) = (tasks.child(), tasks.child());
+        let catalog_watch = tasks.child();
         let inner = Inner {
             directory_id: data.identity().directory(),
             config,
@@ -396,7 +396,6 @@ impl Node {
             clock,
             quorum,
             tasks,
-            background,
             identity,
             storage,
             transport,
@@ -424,7 +423,7 @@ impl Node {
             return Ok(());
         }
         let catalog = self.inner.catalog.clone();
-        self.inner.background.spawn("form catalog", async move {
+        self.inner.tasks.spawn("form catalog", async move {
             tokio::time::sleep(FORM_DELAY).await;
             if !catalog.is_formed().await
                 && let Err(error) = catalog.form(&founders).await
@@ -436,7 +435,7 @@ impl Node {
     }
 
     fn run_background(&self) {
-        let tasks = &self.inner.background;
+        let tasks = &self.inner.tasks;
         let catalog = self.inner.catalog.clone();
         self.inner.catalog_watch.spawn("catalog replica", async move {
             let reason = catalog.stopped().await;
