@@ -75,7 +75,8 @@ pub(crate) enum Purpose {
 }
 
 impl Purpose {
-    fn missing(self) -> ApiError {
+    /// What a client is told of what is not there.
+    pub(crate) fn missing(self) -> ApiError {
         match self {
             Purpose::Target => ApiError::NotFound("Resource Not Found.".to_string()),
             Purpose::Owner => ApiError::OwnerNotFound,
