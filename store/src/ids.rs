@@ -380,10 +380,7 @@ pub enum InvalidName {
     #[error("the id must not be empty")]
     Empty,
     /// More than the limit.
-    #[error(
-        "the id is longer than {limit} {unit}. Ensure to provide a unique non-empty string less than \
-         '{limit}' {unit}"
-    )]
+    #[error("the id is longer than {limit} {unit}")]
     TooLong {
         /// The most that is allowed.
         limit: usize,

@@ -75,8 +75,7 @@ pub(crate) enum Purpose {
 }
 
 impl Purpose {
-    /// What a client is told of what is not there.
-    pub(crate) fn missing(self) -> ApiError {
+    fn missing(self) -> ApiError {
         match self {
             Purpose::Target => ApiError::NotFound("Resource Not Found.".to_string()),
             Purpose::Owner => ApiError::OwnerNotFound,

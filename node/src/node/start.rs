@@ -204,10 +204,7 @@ impl Foundation {
             log_entries_kept: config.log_entries_kept,
         };
         Ok(Self {
-            url: config
-                .advertise
-                .clone()
-                .unwrap_or_else(|| format!("{}://{http}/", config.scheme())),
+            url: config.advertise.clone().unwrap_or_else(|| format!("http://{http}/")),
             config,
             network,
             time,

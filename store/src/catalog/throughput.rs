@@ -1,7 +1,6 @@
 //! Provisioned throughput: what may be asked for, and how many partitions it takes.
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 use thiserror::Error;
 
 /// Request units a second one partition is expected to serve when a container is created.
@@ -18,18 +17,8 @@ const RU_MAX: u32 = 1_000_000;
 pub enum Throughput {
     /// A fixed rate.
     Manual(u32),
-    /// Scales between a tenth of a maximum and the maximum.
-    Autoscale(Autoscale),
-}
-
-/// A rate that follows the load.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Autoscale {
-    /// The most request units a second.
-    pub maximum: u32,
-    /// By how much the maximum is to grow with the data, in percent: kept and shown, and without
-    /// effect.
-    pub increment_percent: Option<u32>,
+    /// Scales between a tenth of this and this.
+    Autoscale(u32),
 }
 
 /// Why a rate was refused.
@@ -58,44 +47,21 @@ pub enum InvalidThroughput {
     Malformed,
 }
 
-impl Autoscale {
-    /// The settings as clients see them.
-    pub fn to_json(self) -> Value {
-        let mut settings = json!({ "maxThroughput": self.maximum });
-        if let Some(percent) = self.increment_percent {
-            let policy = json!({ "throughputPolicy": { "incrementPercent": percent } });
-            settings["autoUpgradePolicy"] = policy;
-        }
-        settings
-    }
-}
-
 impl Throughput {
     /// Checks a manual rate.
     pub fn manual(rate: u64) -> Result<Self, InvalidThroughput> {
         checked("manual", rate, MANUAL_RU_MIN, MANUAL_RU_STEP).map(Throughput::Manual)
     }
 
-    /// Checks autoscale settings, as they stand in a header and in an offer.
-    pub fn autoscale(settings: &Value) -> Result<Self, InvalidThroughput> {
-        let maximum = settings["maxThroughput"].as_u64().ok_or(InvalidThroughput::Malformed)?;
-        let maximum = checked("autoscale", maximum, AUTOSCALE_RU_MIN, AUTOSCALE_RU_STEP)?;
-        let increment = &settings["autoUpgradePolicy"]["throughputPolicy"]["incrementPercent"];
-        let increment_percent = match increment {
-            Value::Null => None,
-            percent => {
-                let percent = percent.as_u64().and_then(|percent| u32::try_from(percent).ok());
-                Some(percent.ok_or(InvalidThroughput::Malformed)?)
-            }
-        };
-        Ok(Throughput::Autoscale(Autoscale { maximum, increment_percent }))
+    /// Checks an autoscale maximum.
+    pub fn autoscale(rate: u64) -> Result<Self, InvalidThroughput> {
+        checked("autoscale", rate, AUTOSCALE_RU_MIN, AUTOSCALE_RU_STEP).map(Throughput::Autoscale)
     }
 
     /// The most request units a second.
     pub fn maximum(self) -> u32 {
         match self {
-            Throughput::Manual(rate) => rate,
-            Throughput::Autoscale(Autoscale { maximum, increment_percent: _ }) => maximum,
+            Throughput::Manual(rate) | Throughput::Autoscale(rate) => rate,
         }
     }
 
@@ -123,36 +89,12 @@ mod tests {
     #[test]
     fn rates_are_checked_against_azures_limits() {
         assert_eq!(Throughput::manual(400), Ok(Throughput::Manual(400)));
-        let autoscale = |maximum| Throughput::autoscale(&json!({ "maxThroughput": maximum }));
-        assert_eq!(autoscale(1000_u64).unwrap().maximum(), 1000);
+        assert_eq!(Throughput::autoscale(1000), Ok(Throughput::Autoscale(1000)));
         for wrong in [0, 399, 450, 1_000_100, u64::MAX] {
             assert!(Throughput::manual(wrong).is_err(), "{wrong}");
         }
         for wrong in [0, 900, 1500, u64::MAX] {
-            assert!(autoscale(wrong).is_err(), "{wrong}");
-        }
-        for malformed in [json!(null), json!({}), json!([]), json!({ "maxThroughput": "1000" })] {
-            assert_eq!(Throughput::autoscale(&malformed), Err(InvalidThroughput::Malformed));
-        }
-    }
-
-    #[test]
-    fn autoscale_settings_are_shown_as_they_came() {
-        let increment =
-            |percent: Value| json!({ "throughputPolicy": { "incrementPercent": percent } });
-        for settings in [
-            json!({ "maxThroughput": 4000 }),
-            json!({ "maxThroughput": 4000, "autoUpgradePolicy": increment(json!(0)) }),
-            json!({ "maxThroughput": 4000, "autoUpgradePolicy": increment(json!(42)) }),
-        ] {
-            let Ok(Throughput::Autoscale(autoscale)) = Throughput::autoscale(&settings) else {
-                panic!("{settings}");
-            };
-            assert_eq!(autoscale.to_json(), settings);
-        }
-        for wrong in [json!(-1), json!("1"), json!(1.5)] {
-            let settings = json!({ "maxThroughput": 4000, "autoUpgradePolicy": increment(wrong) });
-            assert_eq!(Throughput::autoscale(&settings), Err(InvalidThroughput::Malformed));
+            assert!(Throughput::autoscale(wrong).is_err(), "{wrong}");
         }
     }
 
