@@ -116,7 +116,7 @@ fn select(bytes: &mut Unstructured<'_>, depth: u32) -> Result<String> {
     };
     if bytes.ratio(7, 8)? {
         text += &format!(" FROM {}", source(bytes, depth)?);
-        while bytes.ratio(1, 4)? {
+        for _ in 0..more(bytes)? {
             text += &format!(" JOIN {}", source(bytes, depth)?);
         }
     }
@@ -162,10 +162,17 @@ fn list(
     mut one: impl FnMut(&mut Unstructured<'_>, u32) -> Result<String>,
 ) -> Result<String> {
     let mut text = one(bytes, depth + 1)?;
-    while bytes.ratio(1, 3)? {
+    for _ in 0..more(bytes)? {
         text += &format!(", {}", one(bytes, depth + 1)?);
     }
     Ok(text)
+}
+
+/// How many more of a kind follow the first: a number of its own, as a coin thrown after the last byte
+/// falls on the same side for ever.
+fn more(bytes: &mut Unstructured<'_>) -> Result<u32> {
+    let throw = bytes.int_in_range(0_u32..=15)?;
+    Ok(throw.saturating_sub(12))
 }
 
 fn name(bytes: &mut Unstructured<'_>) -> Result<&'static str> {

@@ -106,6 +106,11 @@ impl IndexRange {
         self.start <= value.0 && self.end.as_ref().is_none_or(|end| value.0 < *end)
     }
 
+    /// True if all its values come behind this one.
+    pub fn is_behind(&self, value: &EncodedValue) -> bool {
+        value.0 < self.start
+    }
+
     /// Ranges of one path in order, those that touch made one: no entry lies in two of them.
     pub fn without_overlaps(mut ranges: Vec<IndexRange>) -> Vec<IndexRange> {
         ranges.sort_by(|a, b| a.start.cmp(&b.start));
@@ -123,6 +128,30 @@ impl IndexRange {
             }
         }
         apart
+    }
+
+    /// What lies in both of two lists of ranges of one path, each in order and apart.
+    pub fn common(a: Vec<IndexRange>, b: Vec<IndexRange>) -> Vec<IndexRange> {
+        let ends_first = |a: &IndexRange, b: &IndexRange| match (&a.end, &b.end) {
+            (Some(a), Some(b)) => a <= b,
+            (a, _) => a.is_some(),
+        };
+        let mut common = Vec::new();
+        let (mut a, mut b) = (a.into_iter().peekable(), b.into_iter().peekable());
+        while let (Some(one), Some(other)) = (a.peek(), b.peek()) {
+            let start = (&one.start).max(&other.start).clone();
+            let is_done = ends_first(one, other);
+            let end = if is_done { &one.end } else { &other.end }.clone();
+            if end.as_ref().is_none_or(|end| start < *end) {
+                common.push(Self { path: one.path.clone(), start, end });
+            }
+            if is_done {
+                a.next()
+            } else {
+                b.next()
+            };
+        }
+        common
     }
 
     /// The path.

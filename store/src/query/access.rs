@@ -3,7 +3,9 @@
 //! 1. A page that goes on with another goes the same way, which its place tells.
 //! 2. If some condition of the filter leads to few entries, the one with the fewest is followed.
 //! 3. A sorted result follows the index that has its order.
-//! 4. Otherwise the items are walked, unless a condition asks for single values.
+//! 4. Otherwise a condition that asks for single values is followed, together with all others that
+//!    ask for one; or else one whose values are tested one by one.
+//! 5. Otherwise the items are walked.
 
 use super::compiled::{CompiledQuery, SortOrder};
 use super::conditions::Condition;
@@ -36,6 +38,8 @@ pub(super) struct Followed {
     pub(super) legs: Vec<(Vec<Step>, Vec<IndexRange>)>,
     /// True if an item may have several entries there.
     pub(super) may_repeat: bool,
+    /// Each is one value of another path that the items must have, too.
+    pub(super) joined: Vec<IndexRange>,
 }
 
 /// An index that is read in the order of the result.
@@ -84,6 +88,7 @@ pub(super) fn choose(source: &Source<'_>, question: &Question<'_>) -> Result<Acc
         Some(Resume::Item { .. }) => return Ok(Access::Items),
         Some(Resume::Entry(place)) => {
             let followed = follow(usize::from(place.condition));
+            let followed = followed.map(|followed| join(source, question, followed));
             return Ok(followed.map_or(Access::Items, Access::Condition));
         }
         None | Some(Resume::Behind(_) | Resume::From(_) | Resume::Digest(_)) => {}
@@ -93,6 +98,9 @@ pub(super) fn choose(source: &Source<'_>, question: &Question<'_>) -> Result<Acc
     }
     let mut best: Option<(u64, usize, Followed)> = None;
     for (number, condition) in question.query.conditions.iter().enumerate() {
+        if condition.test.is_some() {
+            continue;
+        }
         let Some(followed) = follow(number) else { continue };
         let entries = probe(source, &followed)?;
         let rank = usize::from(!condition.is_seek());
@@ -105,15 +113,42 @@ pub(super) fn choose(source: &Source<'_>, question: &Question<'_>) -> Result<Acc
     }
     let in_order = || in_order(source, question);
     Ok(match best {
-        Some((entries, _, followed)) if entries < PROBED_MAX => Access::Condition(followed),
+        Some((entries, _, followed)) if entries < PROBED_MAX => {
+            Access::Condition(join(source, question, followed))
+        }
         best => match (question.query.course(), in_order(), best) {
             (Course::Sorted, Some(in_order), _) => Access::Order(in_order),
-            (_, _, Some((_, 0, followed))) if !is_scoped(source, question) => {
-                Access::Condition(followed)
+            _ if is_scoped(source, question) => Access::Items,
+            (_, _, Some((_, 0, followed))) => Access::Condition(join(source, question, followed)),
+            _ => {
+                let conditions = question.query.conditions.iter().enumerate();
+                let mut tested = conditions.filter(|(_, condition)| condition.test.is_some());
+                tested
+                    .find_map(|(number, _)| follow(number))
+                    .map_or(Access::Items, Access::Condition)
             }
-            _ => Access::Items,
         },
     })
+}
+
+/// Joins to a condition all others that ask for a single value.
+fn join(source: &Source<'_>, question: &Question<'_>, followed: Followed) -> Followed {
+    let mut joined = Vec::new();
+    if question.query.conditions[usize::from(followed.number)].is_seek() {
+        for (number, condition) in question.query.conditions.iter().enumerate() {
+            let is_other = number != usize::from(followed.number);
+            if !is_other || !condition.is_seek() {
+                continue;
+            }
+            let other = follow(source, question, number);
+            if let Some([(_, ranges)]) = other.as_ref().map(|other| other.legs.as_slice())
+                && let [range] = ranges.as_slice()
+            {
+                joined.push(range.clone());
+            }
+        }
+    }
+    Followed { joined, ..followed }
 }
 
 /// True if the items of one logical partition are asked for, which stand side by side.
@@ -131,12 +166,11 @@ pub(super) fn follow(
     let condition = question.query.conditions.get(number)?;
     let legs = condition.legs.iter().map(|leg| {
         let served = source.view.index().serves(&leg.path)?;
-        let ranges = leg.ranges.iter().map(|range| range.entries(&served.path)).collect();
-        Some((leg.path.clone(), IndexRange::without_overlaps(ranges)))
+        Some((leg.path.clone(), leg.entries(&served.path)))
     });
     let legs = legs.collect::<Option<Vec<_>>>()?;
     let number = u16::try_from(number).ok()?;
-    Some(Followed { number, legs, may_repeat: condition.may_repeat() })
+    Some(Followed { number, legs, may_repeat: condition.may_repeat(), joined: Vec::new() })
 }
 
 /// How many entries there are, as far as we care.
@@ -171,12 +205,8 @@ fn in_order(source: &Source<'_>, question: &Question<'_>) -> Option<InOrder> {
                 }]
             };
             let is_about_it = |condition: &&Condition| matches!(condition.legs.as_slice(), [leg] if leg.path == steps);
-            let filtered = question.query.conditions.iter().find(is_about_it).map(|condition| {
-                let ranges = condition.legs[0].ranges.iter();
-                IndexRange::without_overlaps(
-                    ranges.map(|range| range.entries(&served.path)).collect(),
-                )
-            });
+            let condition = question.query.conditions.iter().find(is_about_it);
+            let filtered = condition.map(|condition| condition.legs[0].entries(&served.path));
             let direction = if key.descending { Direction::Backward } else { Direction::Forward };
             let ranges = filtered.unwrap_or_else(all);
             Some(InOrder { path: served.path, ranges, direction })

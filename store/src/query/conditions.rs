@@ -6,15 +6,22 @@
 #![expect(clippy::wildcard_enum_match_arm, reason = "asks for some forms and passes all others by")]
 
 use super::ast::{BinaryOp, Collection, Expr, ExprKind, Literal, Query, Select, UnaryOp};
+use super::compile::{Setting, compile_over_item};
+use super::evaluate::Row;
 use super::like::LikePattern;
+use super::op::{Op, ROOT};
 use super::parameters::Parameters;
+use super::run::Run;
 use super::value::{Number, Value};
+use crate::ids::ItemNumber;
 use crate::indexing::{IndexPath, IndexRange, Step};
 
 /// Legs of one condition at most: with more of them a scan is as good.
 const LEGS_MAX: usize = 64;
 /// Ranges of one leg at most.
 const RANGES_MAX: usize = 1000;
+/// Functions of a text and constants, for which every text of a path is looked at.
+const TESTS: [&str; 5] = ["CONTAINS", "ENDSWITH", "REGEXMATCH", "STARTSWITH", "STRINGEQUALS"];
 
 /// Values of a path.
 #[derive(Clone, Debug)]
@@ -29,22 +36,47 @@ pub(super) enum ValueRange {
     TypeOf(Value),
     /// Any value.
     Defined,
+    /// In one range of each of these.
+    InEach(Vec<Vec<ValueRange>>),
 }
 
 impl ValueRange {
     /// The entries of a path with these values, and perhaps some more.
-    pub(super) fn entries(&self, path: &IndexPath) -> IndexRange {
-        let path = path.clone();
-        match self {
-            ValueRange::Equal(value) => IndexRange::equal(path, value),
+    fn entries(&self, path: &IndexPath) -> Vec<IndexRange> {
+        let by = path.clone();
+        vec![match self {
+            ValueRange::Equal(value) => IndexRange::equal(by, value),
             ValueRange::Between(low, high) => {
-                IndexRange::between(path, end_of(low.as_ref()), end_of(high.as_ref()))
+                IndexRange::between(by, end_of(low.as_ref()), end_of(high.as_ref()))
             }
-            ValueRange::StartsWith(prefix) => IndexRange::beginning(path, prefix),
-            ValueRange::TypeOf(value) => IndexRange::types(path, value.rank()..=value.rank()),
-            ValueRange::Defined => IndexRange::defined(path),
+            ValueRange::StartsWith(prefix) => IndexRange::beginning(by, prefix),
+            ValueRange::TypeOf(value) => IndexRange::types(by, value.rank()..=value.rank()),
+            ValueRange::Defined => IndexRange::defined(by),
+            ValueRange::InEach(demands) => {
+                let each = demands.iter().map(|ranges| any_entries(ranges, path));
+                return each.reduce(IndexRange::common).unwrap_or_default();
+            }
+        }]
+    }
+
+    /// True if it is a single value.
+    fn is_one_value(&self) -> bool {
+        match self {
+            ValueRange::Equal(_) => true,
+            ValueRange::InEach(demands) => {
+                demands.iter().any(|ranges| ranges.iter().all(ValueRange::is_one_value))
+            }
+            ValueRange::Between(..)
+            | ValueRange::StartsWith(_)
+            | ValueRange::TypeOf(_)
+            | ValueRange::Defined => false,
         }
     }
+}
+
+/// The entries in any of these ranges, in order and apart.
+fn any_entries(ranges: &[ValueRange], path: &IndexPath) -> Vec<IndexRange> {
+    IndexRange::without_overlaps(ranges.iter().flat_map(|range| range.entries(path)).collect())
 }
 
 fn end_of(bound: Option<&Bound>) -> std::ops::Bound<&Value> {
@@ -73,6 +105,44 @@ pub(super) struct Leg {
     pub(super) ranges: Vec<ValueRange>,
 }
 
+impl Leg {
+    /// The entries of its path, in order and apart.
+    pub(super) fn entries(&self, path: &IndexPath) -> Vec<IndexRange> {
+        any_entries(&self.ranges, path)
+    }
+}
+
+/// What is asked of every value in a condition's ranges.
+#[derive(Clone, Debug)]
+pub(super) struct ValueTest(Op);
+
+impl ValueTest {
+    /// The test that an expression is, if it is one of a path and constants.
+    fn new(op: Op) -> Option<Self> {
+        let value = || Op::slot(ROOT);
+        let is_constant = |op: &Op| matches!(op, Op::Constant(_));
+        match op {
+            Op::Like(text, pattern) if matches!(*text, Op::Path(_)) => {
+                Some(Self(Op::Like(Box::new(value()), pattern)))
+            }
+            Op::Call(function, mut args) => match args.split_first_mut()? {
+                (path @ Op::Path(_), constants) if constants.iter().all(is_constant) => {
+                    *path = value();
+                    Some(Self(Op::Call(function, args)))
+                }
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// True if a value passes.
+    pub(super) fn admits(&self, value: &Value, run: &Run) -> bool {
+        run.refill();
+        self.0.evaluate(&Row::of(value, ItemNumber(0)), run).is_true()
+    }
+}
+
 /// What the filter demands: an entry in one of the legs.
 #[derive(Clone, Debug)]
 pub(super) struct Condition {
@@ -81,13 +151,27 @@ pub(super) struct Condition {
     /// True if the condition is met by nothing but what its ranges hold, so that entries can be
     /// counted instead of items.
     pub(super) is_exact: bool,
+    /// What the values must pass, beside. Then there is one leg.
+    pub(super) test: Option<ValueTest>,
 }
 
 impl Condition {
+    fn new(leg: Leg) -> Self {
+        Self { legs: vec![leg], is_exact: true, test: None }
+    }
+
     /// True if it asks for single values.
     pub(super) fn is_seek(&self) -> bool {
-        let mut ranges = self.legs.iter().flat_map(|leg| &leg.ranges);
-        ranges.all(|range| matches!(range, ValueRange::Equal(_)))
+        self.legs.iter().flat_map(|leg| &leg.ranges).all(ValueRange::is_one_value)
+    }
+
+    /// True if both are about the one value at the same path, so that it must meet both.
+    fn is_of_path_of(&self, other: &Self) -> bool {
+        let [a, b] = [self, other].map(|one| match (one.legs.as_slice(), &one.test) {
+            ([leg], None) if !one.may_repeat() => Some(&leg.path),
+            _ => None,
+        });
+        a.is_some() && a == b
     }
 
     /// True if an item may have several entries in its ranges.
@@ -98,16 +182,47 @@ impl Condition {
 }
 
 /// The conditions of a query's filter, joined by AND, and whether they are all there is to it.
-pub(super) fn of(query: &Query, parameters: &Parameters) -> (Vec<Condition>, bool) {
+pub(super) fn of(text: &str, query: &Query, setting: &Setting<'_>) -> (Vec<Condition>, bool) {
     let (Some(filter), Some(root)) = (&query.filter, root_of(query)) else {
         return (Vec::new(), query.filter.is_none());
     };
-    let reader = Reader { root, parameters };
+    let reader = Reader { root, parameters: setting.parameters };
     let mut conjuncts = Vec::new();
     flatten(filter, BinaryOp::And, &mut conjuncts);
-    let found: Vec<_> = conjuncts.iter().filter_map(|one| reader.condition(one)).collect();
+    let condition = |expr: &&Expr| {
+        let known = reader.condition(expr);
+        if known.as_ref().is_some_and(|known| known.is_exact) {
+            return known;
+        }
+        let Some(texts) = reader.tested_texts(expr) else { return known };
+        let op = compile_over_item(text, root, expr, setting).ok();
+        let passed = op.and_then(ValueTest::new);
+        if passed.is_none() {
+            return known;
+        }
+        Some(Condition { test: passed, is_exact: true, ..known.unwrap_or(texts) })
+    };
+    let found: Vec<_> = conjuncts.iter().filter_map(condition).collect();
     let is_all = found.len() == conjuncts.len() && found.iter().all(|one| one.is_exact);
-    (found, is_all)
+    (brought_together(found), is_all)
+}
+
+/// The same conditions, those of one path made one.
+fn brought_together(found: Vec<Condition>) -> Vec<Condition> {
+    let mut apart: Vec<Condition> = Vec::with_capacity(found.len());
+    for mut condition in found {
+        let same = apart.iter_mut().find(|known| known.is_of_path_of(&condition));
+        match (same, condition.legs.as_mut_slice()) {
+            (Some(known), [leg]) => {
+                let ranges = &mut known.legs[0].ranges;
+                let demands = vec![std::mem::take(ranges), std::mem::take(&mut leg.ranges)];
+                ranges.push(ValueRange::InEach(demands));
+                known.is_exact &= condition.is_exact;
+            }
+            _ => apart.push(condition),
+        }
+    }
+    apart
 }
 
 /// True if what a query is sorted by is part of what it selects, so that equal rows are neighbours.
@@ -199,13 +314,15 @@ impl Reader<'_> {
     fn any_of(&self, expr: &Expr) -> Option<Condition> {
         let mut branches = Vec::new();
         flatten(expr, BinaryOp::Or, &mut branches);
-        let mut all = Condition { legs: Vec::new(), is_exact: true };
+        let mut all = Condition { legs: Vec::new(), is_exact: true, test: None };
         for branch in branches {
             // Of a branch that is an AND any one condition will do.
             let mut conjuncts = Vec::new();
             flatten(branch, BinaryOp::And, &mut conjuncts);
             let found: Vec<_> = conjuncts.iter().filter_map(|one| self.condition(one)).collect();
-            let is_whole = conjuncts.len() == 1;
+            let is_whole = found.len() == conjuncts.len();
+            let found = brought_together(found);
+            let is_whole = is_whole && found.len() == 1;
             let best = found.iter().find(|one| one.is_seek()).or(found.first())?;
             all.is_exact &= is_whole && best.is_exact;
             for leg in &best.legs {
@@ -262,8 +379,7 @@ impl Reader<'_> {
                 let value = self.constant(value).filter(is_scalar)?;
                 let mut steps = self.path(path)?;
                 steps.push(Step::Elements);
-                let leg = Leg { path: steps, ranges: vec![ValueRange::Equal(value)] };
-                Some(Condition { legs: vec![leg], is_exact: true })
+                Some(Condition::new(Leg { path: steps, ranges: vec![ValueRange::Equal(value)] }))
             }
             _ => None,
         }
@@ -272,7 +388,21 @@ impl Reader<'_> {
     fn leg(&self, path: &Expr, ranges: Vec<ValueRange>) -> Option<Condition> {
         let path = self.path(path)?;
         // The whole item is in no index.
-        (!path.is_empty()).then(|| Condition { legs: vec![Leg { path, ranges }], is_exact: true })
+        (!path.is_empty()).then(|| Condition::new(Leg { path, ranges }))
+    }
+
+    /// All texts of the path that a function or a pattern asks about.
+    fn tested_texts(&self, expr: &Expr) -> Option<Condition> {
+        let path = match &expr.kind {
+            ExprKind::Like { value, negated: false, .. } => value,
+            ExprKind::Call { name, user_defined: false, args, .. }
+                if TESTS.iter().any(|test| name.eq_ignore_ascii_case(test)) =>
+            {
+                args.first()?
+            }
+            _ => return None,
+        };
+        self.leg(path, vec![ValueRange::TypeOf(Value::Text(String::new()))])
     }
 
     /// The path an expression follows from the item.

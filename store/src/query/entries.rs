@@ -4,12 +4,15 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 use super::access::{Followed, InOrder};
-use super::execute::{Interrupt, Pager, Sink};
+use super::conditions::ValueTest;
+use super::execute::{Halt, Interrupt, Pager, Sink};
+use super::joined::Entries;
 use super::page::{EntryPlace, Place, Resume};
+use super::run::Run;
 use super::value::Value;
 use crate::engine::{Direction, Fault};
 use crate::ids::ItemNumber;
-use crate::indexing::{EncodedValue, IndexRange, Step};
+use crate::indexing::{EncodedRef, EncodedValue, IndexRange, Step};
 use crate::keycode::MalformedKey;
 use crate::partition::IndexEntry;
 use crate::ttl::Life;
@@ -29,11 +32,22 @@ impl Pager<'_> {
         &mut self,
         followed: &Followed,
     ) -> Result<Option<Resume>, Interrupt> {
+        let mut tested = self.tested(followed)?;
+        let next = self.walk_tested(followed, &mut tested)?;
+        self.work.values_scanned += tested.values;
+        Ok(next)
+    }
+
+    fn walk_tested(
+        &mut self,
+        followed: &Followed,
+        tested: &mut Tested<'_>,
+    ) -> Result<Option<Resume>, Interrupt> {
         let start = match self.question.resume {
             Some(Resume::Entry(place)) => Some(place.clone()),
             _ => None,
         };
-        let mut last = None;
+        let (mut last, mut passed) = (None, 0_u64);
         for (leg, (_, ranges)) in followed.legs.iter().enumerate() {
             let leg = u16::try_from(leg).expect("a condition has few legs");
             let start = start.as_ref().filter(|start| start.leg >= leg);
@@ -43,32 +57,50 @@ impl Pager<'_> {
             let after = start.map(entry_before);
             for range in ranges {
                 let view = self.source.view;
-                let entries = view.scan_index(range, Direction::Forward, after.as_ref());
-                for entry in entries {
-                    let entry = entry?;
+                let mut entries = Entries::new(view, range, after.as_ref(), &followed.joined);
+                while let Some((value, number, has_all)) = entries.next_entry()? {
+                    let place = |taken| EntryPlace {
+                        condition: followed.number,
+                        leg,
+                        value: value.as_bytes().to_vec(),
+                        number,
+                        taken,
+                    };
+                    if !has_all || !tested.admits(value, number)? {
+                        passed += 1;
+                        if passed.is_multiple_of(ENTRIES_BETWEEN_SIGNALS) && self.pauses()? {
+                            return Ok(Some(Resume::Entry(place(None))));
+                        }
+                        continue;
+                    }
                     if self.is_page_full()? {
                         return Ok(last.map(Resume::Entry));
                     }
-                    let mut place = EntryPlace {
-                        condition: followed.number,
-                        leg,
-                        value: entry.value.as_ref().as_bytes().to_vec(),
-                        number: entry.number,
-                        taken: None,
-                    };
                     let is_begun = |start: &&EntryPlace| {
-                        start.number == place.number && start.value == place.value
+                        start.number == number && start.value == value.as_bytes()
                     };
                     let skip = start.filter(is_begun).and_then(|start| start.taken).unwrap_or(0);
-                    if let Some(taken) = self.look_at_entry(followed, leg, &entry, skip)? {
-                        place.taken = Some(taken);
-                        return Ok(Some(Resume::Entry(place)));
+                    if let Some(taken) = self.look_at_entry(followed, leg, (value, number), skip)? {
+                        return Ok(Some(Resume::Entry(place(Some(taken)))));
                     }
-                    last = Some(place);
+                    last = Some(place(None));
                 }
             }
         }
         Ok(None)
+    }
+
+    /// The test of a condition, about to be made.
+    fn tested<'t>(&self, followed: &Followed) -> Result<Tested<'t>, Interrupt>
+    where
+        Self: 't,
+    {
+        let condition = &self.question.query.conditions[usize::from(followed.number)];
+        let test = condition.test.as_ref();
+        // Values that only dead items have are looked at by nobody.
+        let dead =
+            if test.is_some() { self.overdue()?.unwrap_or_default() } else { BTreeSet::new() };
+        Ok(Tested { test, dead, run: self.run, value: Vec::new(), admits: false, values: 0 })
     }
 
     /// Takes up the item of an entry, unless another entry comes first for it.
@@ -76,16 +108,16 @@ impl Pager<'_> {
         &mut self,
         followed: &Followed,
         leg: u16,
-        entry: &IndexEntry,
+        (value, number): (EncodedRef<'_>, ItemNumber),
         skip: u64,
     ) -> Result<Option<u64>, Interrupt> {
-        let Some((key, item)) = self.source.view.item_numbered(entry.number)? else {
+        let Some((key, item)) = self.source.view.item_numbered(number)? else {
             return Err(Fault::corrupt("index", "an entry without its item").into());
         };
         if followed.may_repeat {
-            let value = Value::from_json(&item.to_json(self.source.spec.container));
-            let value = value.map_err(|error| Fault::corrupt("items", error))?;
-            if followed.first_entry(&value) != Some((leg, entry.value.clone())) {
+            let shown = Value::from_json(&item.to_json(self.source.spec.container));
+            let shown = shown.map_err(|error| Fault::corrupt("items", error))?;
+            if followed.first_entry(&shown) != Some((leg, value.to_owned())) {
                 return Ok(None);
             }
         }
@@ -152,6 +184,7 @@ impl Pager<'_> {
     pub(super) fn count_entries(&mut self, followed: &Followed) -> Result<Option<u64>, Interrupt> {
         let Some(dead) = self.overdue()? else { return Ok(None) };
         let view = self.source.view;
+        let mut tested = self.tested(followed)?;
         let (mut count, mut seen, mut unsure) = (0, 0, Vec::new());
         for range in followed.legs.iter().flat_map(|(_, ranges)| ranges) {
             let mut cursor = view.index_cursor(range, Direction::Forward, None);
@@ -161,6 +194,9 @@ impl Pager<'_> {
                     self.stop_if_told()?;
                 }
                 if !dead.is_empty() && dead.contains(&number) {
+                    continue;
+                }
+                if !tested.admits(value, number)? {
                     continue;
                 }
                 if value.component().map_err(corrupt)?.is_exact() {
@@ -175,6 +211,7 @@ impl Pager<'_> {
                 }
             }
         }
+        self.work.values_scanned += tested.values;
         Ok(Some(count))
     }
 
@@ -206,6 +243,40 @@ impl Pager<'_> {
             Some(expiry) => Err(Interrupt::InDoubt(expiry)),
             None => Ok(Some(dead).filter(|dead| dead.len() <= OVERDUE_MAX)),
         }
+    }
+}
+
+/// The test of a condition under way, and what its last value came to: equal values are neighbours.
+struct Tested<'t> {
+    /// None if every value passes.
+    test: Option<&'t ValueTest>,
+    /// Items that are not looked at.
+    dead: BTreeSet<ItemNumber>,
+    run: &'t Run,
+    value: Vec<u8>,
+    admits: bool,
+    /// How many values were looked at.
+    values: u64,
+}
+
+impl Tested<'_> {
+    /// True if a value passes, as far as its entry tells it.
+    fn admits(&mut self, value: EncodedRef<'_>, number: ItemNumber) -> Result<bool, Interrupt> {
+        let Some(test) = self.test else { return Ok(true) };
+        if self.dead.contains(&number) {
+            return Ok(false);
+        }
+        if self.values == 0 || self.value != value.as_bytes() {
+            self.value.clear();
+            self.value.extend_from_slice(value.as_bytes());
+            self.values += 1;
+            let told = value.component().map_err(corrupt)?.value();
+            self.admits = told.is_none_or(|told| test.admits(&told, self.run));
+            if let Some(error) = self.run.exceeded() {
+                return Err(Interrupt::Halt(Halt::Refused(error)));
+            }
+        }
+        Ok(self.admits)
     }
 }
 

@@ -105,13 +105,13 @@ pub fn run_page(
 pub(super) struct Pager<'a> {
     pub(super) source: Source<'a>,
     pub(super) question: Question<'a>,
-    run: &'a Run,
+    pub(super) run: &'a Run,
     signal: &'a dyn Fn() -> Signal,
     pub(super) sink: Sink<'a>,
     looked_at: usize,
     /// False if nothing but what is in scope is met.
     checks_scope: bool,
-    work: QueryWork,
+    pub(super) work: QueryWork,
     /// Index paths that are followed.
     followed: Vec<String>,
 }
@@ -252,17 +252,22 @@ impl<'a> Pager<'a> {
         Ok(None)
     }
 
+    /// True if the page is told to end here, and can.
+    pub(super) fn pauses(&self) -> Result<bool, Interrupt> {
+        match (self.signal)() {
+            Signal::Go => Ok(false),
+            Signal::Pause => Ok(self.sink.may_pause()),
+            Signal::Stop => Err(Interrupt::Halt(Halt::Stopped)),
+        }
+    }
+
     /// True if the page ends before the next item.
     pub(super) fn is_page_full(&mut self) -> Result<bool, Interrupt> {
-        let may_pause = self.sink.may_pause();
-        if self.looked_at > 0 && self.looked_at.is_multiple_of(ITEMS_BETWEEN_SIGNALS) {
-            match (self.signal)() {
-                Signal::Pause if may_pause => return Ok(true),
-                Signal::Go | Signal::Pause => {}
-                Signal::Stop => return Err(Interrupt::Halt(Halt::Stopped)),
-            }
+        let is_time = self.looked_at > 0 && self.looked_at.is_multiple_of(ITEMS_BETWEEN_SIGNALS);
+        if is_time && self.pauses()? {
+            return Ok(true);
         }
-        let has_looked = may_pause && self.looked_at >= self.question.limits.items;
+        let has_looked = self.sink.may_pause() && self.looked_at >= self.question.limits.items;
         Ok(has_looked || self.sink.is_full(self.question.limits))
     }
 

@@ -26,6 +26,7 @@ mod error;
 mod evaluate;
 mod execute;
 pub mod functions;
+mod joined;
 mod lexer;
 mod like;
 mod merge;

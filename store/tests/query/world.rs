@@ -12,7 +12,9 @@ use ephemeris_store::item::ItemKey;
 use ephemeris_store::machine::{Entry, LogId, Machine as _};
 use ephemeris_store::partition::{Partition, PartitionSpec};
 use ephemeris_store::partition_key::{KeyDefinition, KeyKind, SlotRange};
-use ephemeris_store::query::{CompiledQuery, ComputedProperties, PageLimits, Parameters, Scope};
+use ephemeris_store::query::{
+    CompiledQuery, ComputedProperties, Page, PageLimits, Parameters, Scope,
+};
 use ephemeris_store::time::{ClockInterval, Millis};
 use ephemeris_store::ttl::PolicyEpoch;
 use serde_json::Value;
@@ -125,10 +127,10 @@ impl World {
         pages.into_iter().map(|page| page.into_iter().map(text).collect()).collect()
     }
 
-    /// The indexes a query follows.
+    /// A query's first page at its first partition: which indexes it follows, and what it costs.
     #[expect(clippy::redundant_closure_for_method_calls, reason = "a path has one lifetime")]
-    pub(crate) fn followed(&self, text: &str) -> Vec<String> {
-        self.asking(text, EVERYTHING, |asking| asking.followed())
+    pub(crate) fn first_page(&self, text: &str) -> Page {
+        self.asking(text, EVERYTHING, |asking| asking.first_page())
     }
 
     /// All rows of a query.

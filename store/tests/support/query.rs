@@ -110,10 +110,10 @@ impl Asking<'_> {
         })
     }
 
-    /// The indexes that the first partition follows for the first page.
+    /// The first page of the first partition.
     #[allow(dead_code, reason = "not every test that asks looks at it")]
-    pub(crate) fn followed(&self) -> Result<Vec<String>, NoPage> {
-        Ok(self.ask(self.partitions[0], None, self.limits)?.followed)
+    pub(crate) fn first_page(&self) -> Result<Page, NoPage> {
+        self.ask(self.partitions[0], None, self.limits)
     }
 
     fn ask(

@@ -108,7 +108,7 @@ pub(super) fn compile(
     let needed = Needed::by(&block, &order);
     let distinct = query.distinct.is_some();
     let has_source = !query.from.is_empty();
-    let (conditions, conditions_are_all) = conditions::of(query, setting.parameters);
+    let (conditions, conditions_are_all) = conditions::of(text, query, setting);
     Ok(CompiledQuery {
         block,
         order,
