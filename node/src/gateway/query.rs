@@ -77,8 +77,7 @@ impl QuerySpec {
     }
 }
 
-/// What one request asks for: everything that makes a result this one and no other.
-#[derive(Serialize)]
+/// What one request asks for.
 struct Question {
     container: ContainerNumber,
     query: Option<QuerySpec>,
@@ -113,6 +112,13 @@ impl Question {
             }
         }
         Ok(question)
+    }
+
+    /// What makes a result this one and no other, for tokens. Which part of the container it is about
+    /// does not: a place is one in the whole result, and clients may go on by a feed range where they
+    /// began by a key.
+    fn result(&self) -> (ContainerNumber, Option<&QuerySpec>) {
+        (self.container, self.query.as_ref())
     }
 
     /// Where a client that merges by itself wants the result to begin.

@@ -362,8 +362,9 @@ impl Display for Literal {
             Literal::Bool(truth) => write!(f, "{truth}"),
             Literal::Int(number) => write!(f, "{number}"),
             Literal::Float(number) if number.is_nan() => f.write_str("NaN"),
+            // A name might be bound to something else; this is a literal again.
             Literal::Float(number) if number.is_infinite() => {
-                f.write_str(if *number > 0.0 { "Infinity" } else { "-Infinity" })
+                f.write_str(if *number > 0.0 { "1e999" } else { "-1e999" })
             }
             // Always with a fraction or an exponent: never read back as an integer.
             Literal::Float(number) => write!(f, "{number:?}"),

@@ -77,13 +77,13 @@ fn text() -> impl Strategy<Value = String> {
 }
 
 fn literal() -> impl Strategy<Value = Literal> {
-    use prop::num::f64::{POSITIVE, SUBNORMAL, ZERO};
+    use prop::num::f64::{INFINITE, POSITIVE, SUBNORMAL, ZERO};
     prop_oneof![
         Just(Literal::Undefined),
         Just(Literal::Null),
         any::<bool>().prop_map(Literal::Bool),
         (0..=i64::MAX).prop_map(Literal::Int),
-        (POSITIVE | SUBNORMAL | ZERO).prop_map(|number| Literal::Float(number.abs())),
+        (POSITIVE | SUBNORMAL | ZERO | INFINITE).prop_map(|number| Literal::Float(number.abs())),
         (0_u32..2000).prop_map(|number| Literal::Float(f64::from(number) / 8.0)),
         text().prop_map(Literal::Text),
     ]
