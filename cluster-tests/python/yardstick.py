@@ -73,7 +73,10 @@ def main():
     files = test_files(home, options)
     expected = tomllib.loads(options.expected.read_text())
     results, ended = run(home, files, options)
-    return report(results, ended, expected, files)
+    code = report(results, ended, expected, files)
+    if options.markdown:
+        print_table(results, expected)
+    return code
 
 
 def parse_arguments():
@@ -111,6 +114,9 @@ def parse_arguments():
         "--timeout", type=int, default=60, metavar="S", help="seconds for one test [default: 60]"
     )
     parser.add_argument("-k", dest="select", help="only tests that match, as in pytest")
+    parser.add_argument(
+        "--markdown", action="store_true", help="end with the table of docs/COMPATIBILITY.md"
+    )
     parser.add_argument("-v", "--verbose", action="store_true", help="show every failure's trace")
     return parser.parse_args()
 
@@ -261,6 +267,22 @@ def report(results, ended, expected, files):
     good = not unexpected and not repaired
     print(f"\nyardstick: {'as expected' if good else 'NOT as expected'}")
     return 0 if good else 1
+
+
+def print_table(results, expected):
+    print("\n| File | Passed | Failed | Why |\n|---|---|---|---|")
+    total = Counter()
+    for file, outcomes in results.items():
+        counts = Counter(outcome for outcome, _ in outcomes.values())
+        total += counts
+        failed = [name for name, (outcome, _) in outcomes.items() if outcome == "failed"]
+        reasons = Counter(expected.get(file, {}).get(name, "?") for name in failed)
+        why = "; ".join(
+            f"{count} × {reason}" if len(failed) > 1 else reason
+            for reason, count in reasons.items()
+        )
+        print(f"| {file} | {counts['passed']} | {counts['failed']} | {why} |")
+    print(f"| all | {total['passed']} | {total['failed']} | |")
 
 
 if __name__ == "__main__":
