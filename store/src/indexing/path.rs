@@ -53,13 +53,9 @@ pub(super) fn put_elements(path: &mut Vec<u8>) {
     path.push(ELEMENTS);
 }
 
-/// Ends a path; false, leaving it as it is, if it is too long to be indexed.
-pub(super) fn put_end(path: &mut Vec<u8>) -> bool {
-    if path.len() >= PATH_BYTES_MAX {
-        return false;
-    }
+/// Ends a path that is not too long to be indexed.
+pub(super) fn put_end(path: &mut Vec<u8>) {
     path.push(END);
-    true
 }
 
 fn put_steps(path: &mut Vec<u8>, steps: &[Step]) {
@@ -84,7 +80,11 @@ impl IndexPath {
     pub fn new(steps: &[Step]) -> Option<Self> {
         let mut bytes = Vec::with_capacity(32);
         put_steps(&mut bytes, steps);
-        put_end(&mut bytes).then(|| Self { bytes, descending: vec![false] })
+        if bytes.len() >= PATH_BYTES_MAX {
+            return None;
+        }
+        put_end(&mut bytes);
+        Some(Self { bytes, descending: vec![false] })
     }
 
     /// The paths of a composite index; none if one of them is too long.
