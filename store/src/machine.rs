@@ -150,7 +150,7 @@ pub fn read_meta<T: serde::de::DeserializeOwned>(
 
 /// Puts an encoded meta row into a batch.
 pub fn put_meta<T: Serialize>(batch: &mut Batch, group: GroupId, tag: MetaTag, value: &T) {
-    batch.put(Table::Meta, meta_key(group, tag), codec::encode(value));
+    batch.put(Table::Meta, &meta_key(group, tag), &codec::encode(value));
 }
 
 /// Removes every trace of a group's machine: its rows and its meta rows.
@@ -161,9 +161,9 @@ pub fn drop_rows(
 ) -> Result<(), Fault> {
     let mut batch = Batch::default();
     for range in ranges {
-        batch.delete_range(range);
+        batch.delete_range(&range);
     }
-    batch.delete_range(meta_range(group));
+    batch.delete_range(&meta_range(group));
     engine.write(batch)
 }
 

@@ -140,10 +140,10 @@ impl Installer {
         engine.flush()?;
         let mut clearing = Batch::default();
         for range in ranges {
-            clearing.delete_range(range);
+            clearing.delete_range(&range);
         }
         for tag in [MetaTag::State, MetaTag::Membership, MetaTag::Index, MetaTag::IndexBuild] {
-            clearing.delete(Table::Meta, machine::meta_key(group, tag));
+            clearing.delete(Table::Meta, &machine::meta_key(group, tag));
         }
         engine.write(clearing)?;
         Ok(Self { engine, group, next: 0, complete: false })
@@ -160,7 +160,7 @@ impl Installer {
         let mut batch = Batch::default();
         for ChunkRow { table, key, value } in chunk.rows {
             if table != Table::Meta || key != marker {
-                batch.put(table, key, value);
+                batch.put(table, &key, &value);
             }
         }
         self.engine.write(batch)
@@ -172,7 +172,7 @@ impl Installer {
             return Err(Fault::corrupt("snapshot", "its last chunk is missing"));
         }
         let mut batch = Batch::default();
-        batch.delete(Table::Meta, machine::meta_key(self.group, MetaTag::Installing));
+        batch.delete(Table::Meta, &machine::meta_key(self.group, MetaTag::Installing));
         self.engine.write(batch)?;
         self.engine.flush()
     }
@@ -199,7 +199,7 @@ mod tests {
         let engine = MemoryEngine::new();
         let mut batch = Batch::default();
         for (table, key, value) in rows {
-            batch.put(*table, key.clone(), value.clone());
+            batch.put(*table, key, value);
         }
         machine::put_meta(&mut batch, GROUP, MetaTag::State, &42_u32);
         engine.write(batch).unwrap();

@@ -151,11 +151,11 @@ impl Draft {
     }
 
     pub(super) fn put<R: Record>(&mut self, record: &R) {
-        self.batch.put(Table::Catalog, record.row_key(), record.encode());
+        self.batch.put(Table::Catalog, &record.row_key(), &record.encode());
     }
 
     pub(super) fn delete<R: Record>(&mut self, record: &R) {
-        self.batch.delete(Table::Catalog, record.row_key());
+        self.batch.delete(Table::Catalog, &record.row_key());
     }
 
     /// Stamp and tag of what this entry writes; `operation` tells several apart.

@@ -93,18 +93,19 @@ impl State {
         &self.tables[table as usize]
     }
 
-    fn apply(&mut self, change: Change) {
+    fn apply(&mut self, change: Change<'_>) {
         match change {
             Change::Put(table, key, value) => {
-                self.tables[table as usize].insert(key, value);
+                self.tables[table as usize].insert(key.to_vec(), value.to_vec());
             }
             Change::Delete(table, key) => {
-                self.tables[table as usize].remove(&key);
+                self.tables[table as usize].remove(key);
             }
-            Change::DeleteRange(range) => {
+            Change::DeleteRange(table, start, end) => {
+                let range = KeyRange { table, start: start.to_vec(), end: end.map(<[u8]>::to_vec) };
                 let doomed: Vec<Vec<u8>> = self.range(&range).map(|(key, _)| key.clone()).collect();
                 for key in doomed {
-                    self.tables[range.table as usize].remove(&key);
+                    self.tables[table as usize].remove(&key);
                 }
             }
         }
@@ -186,7 +187,7 @@ impl Engine for MemoryEngine {
     fn write(&self, batch: Batch) -> Result<(), Fault> {
         let mut shared = self.writable()?;
         shared.unflushed_bytes += batch.bytes() as u64;
-        for change in batch.into_changes() {
+        for change in batch.changes() {
             shared.now.apply(change);
         }
         let now = shared.now.clone();

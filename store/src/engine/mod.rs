@@ -4,6 +4,7 @@
 //! journal of its own, because the Raft log is the journal: a crash returns an engine to a prefix of
 //! the batches written to it, and `flush` moves that prefix forward.
 
+mod batch;
 mod memory;
 #[cfg(feature = "rocksdb")]
 mod rocks;
@@ -15,6 +16,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+pub use batch::{Batch, Change, Changes};
 pub use memory::MemoryEngine;
 #[cfg(feature = "rocksdb")]
 pub use rocks::{RocksEngine, RocksOptions};
@@ -212,75 +214,4 @@ pub struct Usage {
     pub disk_bytes: u64,
     /// Bytes written but not yet flushed.
     pub unflushed_bytes: u64,
-}
-
-/// Changes to be written together.
-#[derive(Clone, Debug, Default)]
-pub struct Batch {
-    changes: Vec<Change>,
-    bytes: usize,
-}
-
-/// One change of a batch.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// Sets a key.
-    Put(Table, Vec<u8>, Vec<u8>),
-    /// Removes a key, if it is there.
-    Delete(Table, Vec<u8>),
-    /// Removes all keys of a range.
-    DeleteRange(KeyRange),
-}
-
-impl Batch {
-    /// Sets a key.
-    pub fn put(&mut self, table: Table, key: Vec<u8>, value: Vec<u8>) {
-        self.bytes += key.len() + value.len();
-        self.changes.push(Change::Put(table, key, value));
-    }
-
-    /// Removes a key.
-    pub fn delete(&mut self, table: Table, key: Vec<u8>) {
-        self.bytes += key.len();
-        self.changes.push(Change::Delete(table, key));
-    }
-
-    /// Removes a range.
-    pub fn delete_range(&mut self, range: KeyRange) {
-        if !range.is_empty() {
-            self.changes.push(Change::DeleteRange(range));
-        }
-    }
-
-    /// The changes in order.
-    pub fn changes(&self) -> &[Change] {
-        &self.changes
-    }
-
-    /// The changes in order, given away.
-    pub fn into_changes(self) -> Vec<Change> {
-        self.changes
-    }
-
-    /// Bytes of all keys and values.
-    pub fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    /// Extends a running checksum over everything the batch changes: replicas that applied the same
-    /// log have the same.
-    pub fn digest(&self, seed: u32) -> u32 {
-        let part = |crc: u32, tag: u8, table: Table, bytes: &[u8]| {
-            let crc = crc32c::crc32c_append(crc, &[tag, table as u8]);
-            crc32c::crc32c_append(crc, bytes)
-        };
-        self.changes.iter().fold(seed, |crc, change| match change {
-            Change::Put(table, key, value) => part(part(crc, 1, *table, key), 2, *table, value),
-            Change::Delete(table, key) => part(crc, 3, *table, key),
-            Change::DeleteRange(range) => {
-                let crc = part(crc, 4, range.table, &range.start);
-                part(crc, 5, range.table, range.end.as_deref().unwrap_or_default())
-            }
-        })
-    }
 }

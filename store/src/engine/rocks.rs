@@ -194,16 +194,15 @@ impl Read for RocksView {
 
 impl Engine for RocksEngine {
     fn write(&self, batch: Batch) -> Result<(), Fault> {
-        let mut changes = WriteBatch::default();
+        let mut changes = WriteBatch::with_capacity_bytes(batch.bytes());
+        let families = Table::ALL.map(|table| family(&self.db, table));
+        let family = |table: Table| families[table as usize];
         for change in batch.changes() {
             match change {
-                Change::Put(table, key, value) => {
-                    changes.put_cf(family(&self.db, *table), key, value);
-                }
-                Change::Delete(table, key) => changes.delete_cf(family(&self.db, *table), key),
-                Change::DeleteRange(range) => {
-                    let end = range.end.as_deref().unwrap_or(&LAST_KEY);
-                    changes.delete_range_cf(family(&self.db, range.table), &range.start[..], end);
+                Change::Put(table, key, value) => changes.put_cf(family(table), key, value),
+                Change::Delete(table, key) => changes.delete_cf(family(table), key),
+                Change::DeleteRange(table, start, end) => {
+                    changes.delete_range_cf(family(table), start, end.unwrap_or(&LAST_KEY));
                 }
             }
         }

@@ -7,10 +7,18 @@ use super::*;
 /// What is done to an engine.
 #[derive(Clone, Debug)]
 enum Step {
-    Write(Vec<Change>),
+    Write(Vec<Wish>),
     Flush,
     /// Keeps a view, to be compared at the end.
     Look,
+}
+
+/// A change of a batch.
+#[derive(Clone, Debug)]
+enum Wish {
+    Put(Table, Vec<u8>, Vec<u8>),
+    Delete(Table, Vec<u8>),
+    DeleteRange(KeyRange),
 }
 
 type Model = std::collections::BTreeMap<(Table, Vec<u8>), Vec<u8>>;
@@ -32,42 +40,42 @@ fn range() -> impl Strategy<Value = KeyRange> {
     })
 }
 
-fn change() -> impl Strategy<Value = Change> {
+fn wish() -> impl Strategy<Value = Wish> {
     let value = proptest::collection::vec(any::<u8>(), 0..40);
     prop_oneof![
-        6 => (table(), key(), value).prop_map(|(table, key, value)| Change::Put(table, key, value)),
-        2 => (table(), key()).prop_map(|(table, key)| Change::Delete(table, key)),
-        1 => range().prop_map(Change::DeleteRange),
+        6 => (table(), key(), value).prop_map(|(table, key, value)| Wish::Put(table, key, value)),
+        2 => (table(), key()).prop_map(|(table, key)| Wish::Delete(table, key)),
+        1 => range().prop_map(Wish::DeleteRange),
     ]
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
-        6 => proptest::collection::vec(change(), 1..6).prop_map(Step::Write),
+        6 => proptest::collection::vec(wish(), 1..6).prop_map(Step::Write),
         1 => Just(Step::Flush),
         1 => Just(Step::Look),
     ];
     proptest::collection::vec(step, 1..40)
 }
 
-fn batch(changes: &[Change]) -> Batch {
+fn batch(wishes: &[Wish]) -> Batch {
     let mut batch = Batch::default();
-    for change in changes.iter().cloned() {
-        match change {
-            Change::Put(table, key, value) => batch.put(table, key, value),
-            Change::Delete(table, key) => batch.delete(table, key),
-            Change::DeleteRange(range) => batch.delete_range(range),
+    for wish in wishes {
+        match wish {
+            Wish::Put(table, key, value) => batch.put(*table, key, value),
+            Wish::Delete(table, key) => batch.delete(*table, key),
+            Wish::DeleteRange(range) => batch.delete_range(range),
         }
     }
     batch
 }
 
-fn change_model(model: &mut Model, changes: &[Change]) {
-    for change in changes.iter().cloned() {
-        match change {
-            Change::Put(table, key, value) => drop(model.insert((table, key), value)),
-            Change::Delete(table, key) => drop(model.remove(&(table, key))),
-            Change::DeleteRange(range) => model.retain(|(table, key), _| {
+fn change_model(model: &mut Model, wishes: &[Wish]) {
+    for wish in wishes.iter().cloned() {
+        match wish {
+            Wish::Put(table, key, value) => drop(model.insert((table, key), value)),
+            Wish::Delete(table, key) => drop(model.remove(&(table, key))),
+            Wish::DeleteRange(range) => model.retain(|(table, key), _| {
                 *table != range.table
                     || *key < range.start
                     || range.end.as_ref().is_some_and(|end| key >= end)

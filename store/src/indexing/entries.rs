@@ -14,10 +14,10 @@ use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqA
 
 use super::path::{self, IndexPath, Step};
 use super::rules::{IndexRules, Place};
-use super::{hash, key};
+use super::{ChangeKind, EntryChanges, hash, key};
 use crate::engine::Fault;
 use crate::ids::ItemNumber;
-use crate::item::Item;
+use crate::item::Stamp;
 use crate::json::Scalar;
 use crate::query::Value;
 
@@ -99,21 +99,24 @@ impl Extractor {
         capture
     }
 
-    /// The keys of an item's entries, in order, behind what all keys of the generation begin with.
+    /// Adds the keys of an item's entries, behind what all keys of the generation begin with.
     /// The values of computed properties come from whoever can compute them.
-    pub(crate) fn keys(
+    pub(crate) fn change(
         &self,
+        changes: &mut EntryChanges,
+        kind: ChangeKind,
         generation: &[u8],
-        item: &Item,
+        (stamp, body): (&Stamp, &[u8]),
         computed: &[(String, Value)],
-    ) -> Result<Vec<Vec<u8>>, Fault> {
-        let mut walk = Walk::new(self, generation, item.stamp.number);
-        walk.enter(&item.body)?;
-        walk.member(TS, Scalar::UInt(item.stamp.ts.0));
+    ) -> Result<(), Fault> {
+        let mut walk = Walk::new(self, changes, kind, generation, stamp.number);
+        walk.enter(body)?;
+        walk.member(TS, Scalar::UInt(stamp.ts.0));
         for (name, value) in computed.iter().filter(|(_, value)| value.is_defined()) {
             walk.enter_computed(name, value)?;
         }
-        Ok(walk.finish())
+        walk.finish();
+        Ok(())
     }
 }
 
@@ -125,20 +128,28 @@ struct Walk<'r> {
     /// Where the steps begin.
     steps_at: usize,
     number: [u8; 8],
-    keys: Vec<Vec<u8>>,
+    changes: &'r mut EntryChanges,
+    kind: ChangeKind,
     /// Which of the listed paths were found.
     seen: Vec<bool>,
     captured: Vec<Option<Vec<u8>>>,
 }
 
 impl<'r> Walk<'r> {
-    fn new(extractor: &'r Extractor, generation: &[u8], number: ItemNumber) -> Self {
+    fn new(
+        extractor: &'r Extractor,
+        changes: &'r mut EntryChanges,
+        kind: ChangeKind,
+        generation: &[u8],
+        number: ItemNumber,
+    ) -> Self {
         Self {
             extractor,
             key: generation.to_vec(),
             steps_at: generation.len(),
             number: number.0.to_be_bytes(),
-            keys: Vec::with_capacity(16),
+            changes,
+            kind,
             seen: vec![false; extractor.listed.len()],
             captured: vec![None; extractor.captures],
         }
@@ -214,21 +225,24 @@ impl<'r> Walk<'r> {
         if self.key.len() - self.steps_at >= path::PATH_BYTES_MAX {
             return;
         }
-        let mut key = Vec::with_capacity(self.key.len() + 32);
-        key.extend_from_slice(&self.key);
-        path::put_end(&mut key);
-        put(&mut key);
-        key.extend_from_slice(&self.number);
-        self.keys.push(key);
+        self.changes.add(self.kind, |key| {
+            key.extend_from_slice(&self.key);
+            path::put_end(key);
+            put(key);
+            key.extend_from_slice(&self.number);
+        });
     }
 
     /// Adds an entry of a path from the root.
     fn add_at(&mut self, path: &IndexPath, values: &[u8]) {
-        let generation = &self.key[..self.steps_at];
-        self.keys.push([generation, path.as_bytes(), values, &self.number].concat());
+        self.changes.add(self.kind, |key| {
+            for part in [&self.key[..self.steps_at], path.as_bytes(), values, &self.number] {
+                key.extend_from_slice(part);
+            }
+        });
     }
 
-    fn finish(mut self) -> Vec<Vec<u8>> {
+    fn finish(mut self) {
         let extractor = self.extractor;
         for (path, seen) in extractor.listed.iter().zip(std::mem::take(&mut self.seen)) {
             if !seen {
@@ -249,9 +263,6 @@ impl<'r> Walk<'r> {
             }
             self.add_at(&composite.path, &values);
         }
-        self.keys.sort_unstable();
-        self.keys.dedup();
-        self.keys
     }
 }
 

@@ -4,8 +4,10 @@
 //! 2. `rules` says of every place in a document whether it is indexed.
 //! 3. `key` encodes values, `path` encodes paths: their order in keys is the order of ORDER BY.
 //! 4. `entries` walks an item's body once and gives all its entries.
-//! 5. `state` knows which generation of entries serves, and which is being built.
+//! 5. `changes` gathers those that come and go while a log entry is applied.
+//! 6. `state` knows which generation of entries serves, and which is being built.
 
+mod changes;
 mod describe;
 mod entries;
 pub(crate) mod hash;
@@ -17,6 +19,7 @@ mod range;
 mod rules;
 mod state;
 
+pub(crate) use changes::{ChangeKind, EntryChanges};
 pub use describe::describe_entry;
 pub use key::{Component, EncodedRef, EncodedValue, TEXT_BYTES_KEPT};
 pub use path::{Decoded, IndexPath, PATH_BYTES_MAX, Step};
@@ -24,5 +27,5 @@ pub use pattern::InvalidPath;
 pub use policy::{IndexingMode, InvalidPolicy, check_special_indexes, complete, mode};
 pub use range::IndexRange;
 pub use rules::{IndexRules, Place, SortSupport};
-pub(crate) use state::{BuildProgress, Generation};
+pub(crate) use state::BuildProgress;
 pub use state::{IndexState, Served};

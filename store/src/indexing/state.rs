@@ -88,10 +88,6 @@ impl Generation {
         KeyRange::prefix(Table::Index, self.prefix(group).to_vec())
     }
 
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
-        self.number == other.number
-    }
-
     pub(crate) fn extractor(&self) -> &Extractor {
         &self.extractor
     }
@@ -198,11 +194,6 @@ impl IndexState {
         self.serving.iter().chain(building.map(|build| &build.generation))
     }
 
-    /// Both generations.
-    pub(crate) fn generations(&self) -> impl Iterator<Item = &Generation> {
-        self.serving.iter().chain(self.building.iter().map(|build| &build.generation))
-    }
-
     /// Takes up a policy, if its epoch is newer: entries that the old one has not are built, those
     /// that the new one has not are not used any more. Without items there is nothing to build.
     pub(crate) fn set_policy(
@@ -253,7 +244,7 @@ impl IndexState {
 
     fn finish_building(&mut self, batch: &mut Batch, group: GroupId) {
         if let Some(build) = self.building.take() {
-            batch.delete(Table::Meta, machine::meta_key(group, MetaTag::IndexBuild));
+            batch.delete(Table::Meta, &machine::meta_key(group, MetaTag::IndexBuild));
             self.drop_serving(batch, group);
             self.serving = Some(build.generation);
         }
@@ -261,14 +252,14 @@ impl IndexState {
 
     fn drop_building(&mut self, batch: &mut Batch, group: GroupId) {
         if let Some(build) = self.building.take() {
-            batch.delete(Table::Meta, machine::meta_key(group, MetaTag::IndexBuild));
-            batch.delete_range(build.generation.rows(group));
+            batch.delete(Table::Meta, &machine::meta_key(group, MetaTag::IndexBuild));
+            batch.delete_range(&build.generation.rows(group));
         }
     }
 
     fn drop_serving(&mut self, batch: &mut Batch, group: GroupId) {
         if let Some(generation) = self.serving.take() {
-            batch.delete_range(generation.rows(group));
+            batch.delete_range(&generation.rows(group));
         }
     }
 }

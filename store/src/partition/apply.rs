@@ -13,7 +13,7 @@ use crate::command::{
 use crate::document::Document;
 use crate::engine::{Batch, Fault, Table};
 use crate::ids::{Etag, ItemNumber, Lsn};
-use crate::indexing::IndexState;
+use crate::indexing::{ChangeKind, EntryChanges, IndexState};
 use crate::item::{
     FeedPosition, Item, ItemKey, LogicalPartition, OwnExpiry, Stamp, VersionRow, expiry_key,
     feed_key,
@@ -29,6 +29,8 @@ pub(super) struct Draft<'p> {
     pub(super) state: PartitionState,
     pub(super) index: Arc<IndexState>,
     pub(super) batch: Batch,
+    /// Changes of index entries: the last ones of the batch.
+    pub(super) entries: EntryChanges,
     pub(super) lsn: Lsn,
     /// The earliest expiry among the items written.
     due: Option<Seconds>,
@@ -70,6 +72,7 @@ impl Partition {
             state,
             index,
             batch: Batch::default(),
+            entries: EntryChanges::default(),
             lsn: Lsn(position.index),
             due: None,
             swept: Charge::ZERO,
@@ -88,7 +91,8 @@ impl Partition {
 
     /// Writes the batch and the state as one step for every reader.
     fn publish(&self, draft: Draft<'_>, membership: Option<Membership>) -> Result<(), Fault> {
-        let Draft { mut state, index, mut batch, due, .. } = draft;
+        let Draft { mut state, index, mut batch, entries, due, .. } = draft;
+        entries.finish(&mut batch);
         state.digest = batch.digest(state.digest);
         machine::put_meta(&mut batch, self.spec.group, MetaTag::State, &state);
         let mut shared = self.write_shared();
@@ -146,6 +150,7 @@ impl Draft<'_> {
                 Err((refusal, charge)) => {
                     self.state = before;
                     self.batch = Batch::default();
+                    self.entries.clear();
                     self.expired = 0;
                     let spent: Charge = written.iter().map(|one: &Written| one.charge).sum();
                     return Ok(Err(Refused { operation, refusal, charge: spent + charge }));
@@ -366,15 +371,16 @@ impl Draft<'_> {
             indexed_values: document.indexed_values,
         };
         let item = Item { stamp, body: document.body.clone() };
-        self.index(stored.map(|old| (&key, old)), Some((&key, &item)))?;
         if let Some(old) = stored {
+            self.index(ChangeKind::Delete, (&key, &old.stamp, &old.body))?;
             self.record_if_expired(&key, old);
             self.forget(&VersionRow::new(&key, old));
             if old.stamp.number != number {
                 let row = self.partition.keys.number(old.stamp.number);
-                self.batch.delete(Table::Numbers, row);
+                self.batch.delete(Table::Numbers, &row);
             }
         }
+        self.index(ChangeKind::Put, (&key, &item.stamp, &item.body))?;
         self.add(&key, &item);
         self.touched.push((key, Some(item)));
         Ok(stamp)
@@ -384,13 +390,13 @@ impl Draft<'_> {
     fn add(&mut self, key: &ItemKey, item: &Item) {
         let Stamp { ts, ttl, number, .. } = item.stamp;
         let (keys, group) = (self.partition.keys, self.partition.spec.group);
-        self.batch.put(Table::Items, keys.item(key), item.encode());
-        self.batch.put(Table::Numbers, keys.number(number), key.as_bytes().to_vec());
+        self.batch.put(Table::Items, &keys.item(key), &item.encode());
+        self.batch.put(Table::Numbers, &keys.number(number), key.as_bytes());
         let row = VersionRow::new(key, item).encode();
         if let Some(expiry) = OwnExpiry::of(&item.stamp) {
-            self.batch.put(Table::Expiry, expiry_key(group, expiry), row.clone());
+            self.batch.put(Table::Expiry, &expiry_key(group, expiry), &row);
         }
-        self.batch.put(Table::Feed, feed_key(group, FeedPosition::of(&item.stamp)), row);
+        self.batch.put(Table::Feed, &feed_key(group, FeedPosition::of(&item.stamp)), &row);
         let expiry = self.state.ttl.expiry(ttl, ts);
         self.due = [self.due, expiry].into_iter().flatten().min();
         self.state.items += 1;
@@ -400,26 +406,26 @@ impl Draft<'_> {
     /// Removes every row of a version.
     pub(super) fn remove(&mut self, key: &ItemKey, item: &Item) -> Result<(), Fault> {
         self.record_if_expired(key, item);
-        self.index(Some((key, item)), None)?;
+        self.index(ChangeKind::Delete, (key, &item.stamp, &item.body))?;
         self.remove_rows(&VersionRow::new(key, item));
         self.touched.push((key.clone(), None));
         Ok(())
     }
 
-    /// Removes every row of a version that has no index entries; it may be unread.
+    /// Removes every row of a version but its index entries; it may be unread.
     pub(super) fn remove_rows(&mut self, version: &VersionRow) {
         let keys = self.partition.keys;
         self.forget(version);
-        self.batch.delete(Table::Items, keys.item(&version.item));
-        self.batch.delete(Table::Numbers, keys.number(version.stamp.number));
+        self.batch.delete(Table::Items, &keys.item(&version.item));
+        self.batch.delete(Table::Numbers, &keys.number(version.stamp.number));
     }
 
     /// Removes the rows of a version that its successor does not overwrite.
     fn forget(&mut self, version: &VersionRow) {
         let group = self.partition.spec.group;
-        self.batch.delete(Table::Feed, feed_key(group, FeedPosition::of(&version.stamp)));
+        self.batch.delete(Table::Feed, &feed_key(group, FeedPosition::of(&version.stamp)));
         if let Some(expiry) = OwnExpiry::of(&version.stamp) {
-            self.batch.delete(Table::Expiry, expiry_key(group, expiry));
+            self.batch.delete(Table::Expiry, &expiry_key(group, expiry));
         }
         let bytes = u64::from(version.body_bytes);
         let state = &mut self.state;

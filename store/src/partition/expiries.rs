@@ -70,7 +70,7 @@ impl Draft<'_> {
         self.expired =
             self.expired.checked_add(1).expect("one entry removes fewer items than 2^16");
         let row = feed_key(self.partition.spec.group, position);
-        self.batch.put(Table::Expired, row, codec::encode(&record));
+        self.batch.put(Table::Expired, &row, &codec::encode(&record));
     }
 
     /// Removes up to `limit` of the oldest records, as one range, if they are not kept any more;
@@ -91,7 +91,7 @@ impl Draft<'_> {
             end.push(0);
             trimmed += 1;
         }
-        self.batch.delete_range(KeyRange { end: Some(end), ..records });
+        self.batch.delete_range(&KeyRange { end: Some(end), ..records });
         Ok((trimmed, more))
     }
 }

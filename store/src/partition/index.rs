@@ -1,6 +1,7 @@
 //! Keeping the index: entries change with the versions they are made of, in the same batch.
 //!
-//! A write puts the entries that the old version had not, and deletes those that the new one has not.
+//! A write takes away the entries of the old version and puts those of the new one; what comes to
+//! nothing is not written (`indexing::EntryChanges`).
 //! While a new generation is built beside the one that serves, items behind the cursor have no entries
 //! of it: the build comes to them later, and finds them as they are then.
 
@@ -11,16 +12,16 @@ use super::apply::Draft;
 use crate::charge::Charge;
 use crate::command::CommandEffect;
 use crate::engine::{Fault, Table};
-use crate::indexing::{BuildProgress, Generation, IndexRules};
-use crate::item::{Item, ItemKey};
+use crate::indexing::{BuildProgress, ChangeKind, IndexRules};
+use crate::item::{Item, ItemKey, Stamp};
 use crate::ttl::PolicyEpoch;
 
 /// Bytes of bodies that one entry may walk when it builds: bounds the time of one apply, whatever size
 /// items have.
 const BUILD_BYTES_MAX: usize = 4 << 20;
 
-/// A version, and where its item stands.
-type Version<'a> = (&'a ItemKey, &'a Item);
+/// A version whose entries change: where its item stands, its stamp, its body.
+pub(super) type Version<'a> = (&'a ItemKey, &'a Stamp, &'a [u8]);
 
 impl Draft<'_> {
     /// True if the item may have entries, so that its body must be read before it is removed.
@@ -28,48 +29,15 @@ impl Draft<'_> {
         self.index.holding(item).next().is_some()
     }
 
-    /// Brings the entries from one version of an item to the next.
-    pub(super) fn index(
-        &mut self,
-        old: Option<Version<'_>>,
-        new: Option<Version<'_>>,
-    ) -> Result<(), Fault> {
-        let index = self.index.clone();
-        for generation in index.generations() {
-            let is_held = |(key, _): &Version<'_>| {
-                index.holding(key).any(|holding| holding.is_same(generation))
-            };
-            let old = self.entries(generation, old.filter(is_held))?;
-            let new = self.entries(generation, new.filter(is_held))?;
-            self.exchange(old, new);
+    /// Enters a version, or takes its entries away, wherever its item has entries.
+    pub(super) fn index(&mut self, kind: ChangeKind, version: Version<'_>) -> Result<(), Fault> {
+        let (key, stamp, body) = version;
+        let (group, changes) = (self.partition.spec.group, &mut self.entries);
+        for generation in self.index.holding(key) {
+            let prefix = generation.prefix(group);
+            generation.extractor().change(changes, kind, &prefix, (stamp, body), &[])?;
         }
         Ok(())
-    }
-
-    fn entries(
-        &self,
-        generation: &Generation,
-        version: Option<Version<'_>>,
-    ) -> Result<Vec<Vec<u8>>, Fault> {
-        let Some((_, item)) = version else { return Ok(Vec::new()) };
-        let prefix = generation.prefix(self.partition.spec.group);
-        generation.extractor().keys(&prefix, item, &[])
-    }
-
-    /// Replaces keys by others; both are in order.
-    fn exchange(&mut self, old: Vec<Vec<u8>>, new: Vec<Vec<u8>>) {
-        let mut new = new.into_iter().peekable();
-        for key in old {
-            while let Some(added) = new.next_if(|added| *added < key) {
-                self.batch.put(Table::Index, added, Vec::new());
-            }
-            if new.next_if_eq(&key).is_none() {
-                self.batch.delete(Table::Index, key);
-            }
-        }
-        for added in new {
-            self.batch.put(Table::Index, added, Vec::new());
-        }
     }
 
     pub(super) fn set_index_policy(
@@ -91,7 +59,8 @@ impl Draft<'_> {
             return Ok(CommandEffect::IndexBuilt { items, more, charge });
         };
         let partition = self.partition;
-        let mut done = build.done.clone();
+        let (mut done, generation) = (build.done.clone(), &build.generation);
+        let prefix = generation.prefix(partition.spec.group);
         let mut range = partition.keys.slots(Table::Items, partition.spec.slots);
         if let Some(through) = &done.through {
             range = range.after(&partition.keys.item(through));
@@ -103,10 +72,10 @@ impl Draft<'_> {
             }
             let (key, row) = row?;
             let (key, item) = (partition.keys.item_of(&key)?, Item::decode(row)?);
-            let entries = self.entries(&build.generation, Some((&key, &item)))?;
+            let (changes, version) = (&mut self.entries, (&item.stamp, &item.body[..]));
+            generation.extractor().change(changes, ChangeKind::Put, &prefix, version, &[])?;
             bytes += item.body.len();
             charge += Charge::index(item.body.len(), item.stamp.indexed_values);
-            self.exchange(Vec::new(), entries);
             items += 1;
             done = BuildProgress { through: Some(key), items: done.items + 1 };
         }

@@ -11,6 +11,7 @@ use super::apply::Draft;
 use crate::charge::Charge;
 use crate::command::CommandEffect;
 use crate::engine::{Fault, Table};
+use crate::indexing::ChangeKind;
 use crate::item::{Item, OwnExpiry, VersionRow, expiry_place, feed_position};
 use crate::time::Millis;
 use crate::ttl::ItemTtl;
@@ -92,7 +93,8 @@ impl Draft<'_> {
         assert!(dead, "the sweeper removes only dead items");
         let bytes = usize::try_from(version.body_bytes).expect("a body fits in memory");
         self.swept += Charge::create(bytes, version.stamp.indexed_values);
-        if self.state.retention.is_none() && !self.has_entries(&version.item) {
+        let is_recorded = self.state.retention.is_some();
+        if !is_recorded && !self.has_entries(&version.item) {
             self.remove_rows(version);
             return Ok(());
         }
@@ -101,8 +103,13 @@ impl Draft<'_> {
         let Some(row) = row else {
             return Err(Fault::corrupt("expiry", "an index row without its item"));
         };
-        let item = Item::decode(row)?;
-        assert_eq!(item.stamp, version.stamp, "a row leads to the last version");
-        self.remove(&version.item, &item)
+        let (stamp, body) = Item::split(&row)?;
+        assert_eq!(stamp, version.stamp, "a row leads to the last version");
+        if is_recorded {
+            self.record_if_expired(&version.item, &Item { stamp, body: body.to_vec() });
+        }
+        self.index(ChangeKind::Delete, (&version.item, &stamp, body))?;
+        self.remove_rows(version);
+        Ok(())
     }
 }

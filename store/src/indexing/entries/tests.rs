@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 use super::*;
 use crate::ids::{Etag, GroupId, Lsn};
 use crate::indexing::complete;
-use crate::item::Stamp;
+use crate::item::Item;
 use crate::time::Seconds;
 use crate::ttl::ItemTtl;
 
@@ -34,8 +34,11 @@ fn item(body: &str) -> Item {
 }
 
 fn keys(rules: &IndexRules, body: &Json, computed: &[(String, Value)]) -> BTreeSet<Vec<u8>> {
-    let keys = Extractor::new(rules).keys(&GENERATION, &item(&body.to_string()), computed);
-    let keys = keys.unwrap();
+    let (mut changes, item) = (EntryChanges::default(), item(&body.to_string()));
+    let version = (&item.stamp, &item.body[..]);
+    let extractor = Extractor::new(rules);
+    extractor.change(&mut changes, ChangeKind::Put, &GENERATION, version, computed).unwrap();
+    let keys = changes.into_keys();
     assert!(keys.is_sorted_by(|a, b| a < b), "keys are in order, each of them once");
     keys.into_iter().collect()
 }
@@ -220,6 +223,7 @@ fn equal_arrays_and_objects_share_an_entry_whatever_the_order_of_members() {
 
 #[test]
 fn a_body_that_is_no_json_is_a_fault() {
-    let extractor = Extractor::new(&rules(&json!({})));
-    assert!(extractor.keys(&GENERATION, &item("{\"a\":"), &[]).is_err());
+    let (extractor, item) = (Extractor::new(&rules(&json!({}))), item("{\"a\":"));
+    let (changes, version) = (&mut EntryChanges::default(), (&item.stamp, &item.body[..]));
+    assert!(extractor.change(changes, ChangeKind::Put, &GENERATION, version, &[]).is_err());
 }
