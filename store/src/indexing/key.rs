@@ -277,12 +277,18 @@ fn put_text(key: &mut Vec<u8>, text: &str) {
 
 /// The part of a text that is kept.
 fn kept(text: &str) -> &str {
-    let last = text.char_indices().find(|(at, c)| at + c.len_utf8() >= TEXT_BYTES_KEPT);
-    last.map_or(text, |(at, c)| &text[..at + c.len_utf8()])
+    let end = (TEXT_BYTES_KEPT..text.len()).find(|end| text.is_char_boundary(*end));
+    end.map_or(text, |end| &text[..end])
 }
 
 /// Appends text without its end: also what all longer texts begin with, as far as they are kept.
 fn put_characters(key: &mut Vec<u8>, text: &str) {
+    let is_changed = |byte: u8| byte == ESCAPE || LEADS_MOVED.contains(&byte);
+    // Most text is kept as it is. All of it is looked at, several bytes at a time.
+    if !text.bytes().fold(false, |found, byte| found | is_changed(byte)) {
+        key.extend_from_slice(text.as_bytes());
+        return;
+    }
     for byte in text.bytes() {
         key.push(if LEADS_MOVED.contains(&byte) { byte + LEADS_MOVED_BY } else { byte });
         if byte == ESCAPE {
