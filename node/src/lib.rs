@@ -13,6 +13,8 @@ mod placement;
 mod platform;
 mod requests;
 mod server;
+#[cfg(test)]
+mod simulation;
 mod supervisor;
 mod telemetry;
 mod transport;

@@ -20,15 +20,15 @@ use thiserror::Error;
 use crate::clock::{self, ClockStatus, Instant};
 use crate::node::Node;
 use crate::partition::{
-    LocalReplica, PartitionError, PartitionRequest, PartitionResponse, ReadLevel,
+    LocalReplica, PartitionError, PartitionRequest, PartitionResponse, Price, ReadLevel,
 };
 use crate::transport::Channel;
 
 /// A request from one node to another.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum NodeRequest {
-    /// For the leader of a partition.
-    Partition(GroupId, PartitionRequest),
+    /// For the leader of a partition, at a price.
+    Partition(GroupId, PartitionRequest, Price),
     /// For the leader of the catalog: change it.
     Catalog(CatalogCommand),
     /// For the leader of the catalog: how far must a copy be to hold everything committed?
@@ -198,7 +198,7 @@ impl Node {
     ) -> Result<PartitionResponse, RequestError> {
         match self.read_here(group, &request, level, deadline).await {
             Some(response) => Ok(response),
-            None => self.ask_partition(group, request, deadline).await,
+            None => self.ask_leader(group, request, Price::of(level), deadline).await,
         }
     }
 
@@ -216,7 +216,7 @@ impl Node {
         }
         let local = self.member_here(group)?;
         let leads = local.group().leadership().is_me;
-        let answering = local.service().answer(request.clone(), level);
+        let answering = local.service().answer(request.clone(), level, Price::of(level));
         let response = tokio::time::timeout_at(deadline, answering).await.ok()?.ok();
         match (&response, leads) {
             (Some(_), false) => metrics::counter!("follower_reads_total").increment(1),
@@ -246,8 +246,18 @@ impl Node {
         request: PartitionRequest,
         deadline: Instant,
     ) -> Result<PartitionResponse, RequestError> {
+        self.ask_leader(group, request, Price::Once, deadline).await
+    }
+
+    async fn ask_leader(
+        &self,
+        group: GroupId,
+        request: PartitionRequest,
+        price: Price,
+        deadline: Instant,
+    ) -> Result<PartitionResponse, RequestError> {
         let repeat = Repeat::of(&request);
-        let request = NodeRequest::Partition(group, request);
+        let request = NodeRequest::Partition(group, request, price);
         match self.at_leader(group, &request, repeat, deadline).await? {
             NodeResponse::Partition(Ok(response)) => {
                 if let (Some(local), Some(lsn)) = (self.local_partition(group), response.lsn()) {
@@ -398,9 +408,11 @@ impl Node {
     /// Answers another node's request.
     pub(crate) async fn answer(&self, from: NodeId, request: NodeRequest) -> NodeResponse {
         match request {
-            NodeRequest::Partition(group, request) => {
+            NodeRequest::Partition(group, request, price) => {
                 let result = match self.local_partition(group) {
-                    Some(local) => local.service().answer(request, ReadLevel::Linearizable).await,
+                    Some(local) => {
+                        local.service().answer(request, ReadLevel::Linearizable, price).await
+                    }
                     None => Err(PartitionError::NotHere),
                 };
                 NodeResponse::Partition(result)
@@ -435,7 +447,7 @@ impl Node {
 
 /// What an answer means for the attempt.
 fn judge(request: &NodeRequest, response: NodeResponse, repeat: Repeat) -> Attempt {
-    if let (NodeRequest::Partition(_, request), NodeResponse::Partition(Ok(answer))) =
+    if let (NodeRequest::Partition(_, request, _), NodeResponse::Partition(Ok(answer))) =
         (request, &response)
         && !request.is_answered_by(answer)
     {
@@ -513,7 +525,7 @@ mod tests {
     const NODE: NodeId = NodeId(2);
 
     fn request() -> NodeRequest {
-        NodeRequest::Partition(GroupId(1), PartitionRequest::Write(Vec::new()))
+        NodeRequest::Partition(GroupId(1), PartitionRequest::Write(Vec::new()), Price::Once)
     }
 
     fn refused(error: PartitionError, repeat: Repeat) -> Attempt {
@@ -563,7 +575,7 @@ mod tests {
 
     #[test]
     fn a_throttled_request_is_not_tried_elsewhere() {
-        let request = NodeRequest::Partition(GroupId(1), PartitionRequest::Statistics);
+        let request = NodeRequest::Partition(GroupId(1), PartitionRequest::Statistics, Price::Once);
         let retry_after = Duration::from_millis(17);
         for repeat in [Repeat::Freely, Repeat::IfNotExecuted] {
             let refused = Err(PartitionError::Throttled { retry_after });

@@ -110,6 +110,12 @@ impl Server {
         Ok(Self { node, tasks, connections })
     }
 
+    /// The node.
+    #[cfg(test)]
+    pub(crate) fn node(&self) -> &Node {
+        &self.node
+    }
+
     /// Hands leadership over and ends everything in order.
     pub(crate) async fn stop(self) {
         info!("stopping: handing leadership over");

@@ -45,8 +45,8 @@ pub(crate) enum Trust {
     Sure,
     /// Stamps: the last agreement is long ago. Nothing expires meanwhile.
     Wide,
-    /// Stamps of what cannot expire: a majority of the nodes' clocks never agreed, and this one's may
-    /// be wrong in either direction.
+    /// Nothing but the catalog's stamps: a majority of the nodes' clocks never agreed, and this one's
+    /// may be wrong in either direction.
     Unsettled,
 }
 

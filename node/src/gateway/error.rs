@@ -20,6 +20,7 @@ use thiserror::Error;
 
 use super::reply::DataHeaders;
 use crate::consistency::RefusedLevel;
+use crate::partition::Price;
 use crate::requests::RequestError;
 
 /// How long a client should wait before it sends again what nobody could execute.
@@ -225,6 +226,12 @@ impl Failure {
     /// An error that cost something.
     pub(crate) fn charged(error: impl Into<ApiError>, charge: Charge) -> Self {
         Self { error: error.into(), charge, data: None }
+    }
+
+    /// Makes a read cost what it does at its price.
+    pub(crate) fn priced(mut self, price: Price) -> Self {
+        self.charge = price.times(self.charge);
+        self
     }
 
     /// An error in a body that was read to find it.

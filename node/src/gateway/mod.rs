@@ -59,6 +59,7 @@ use crate::admin;
 use crate::clock::{self, Instant};
 use crate::consistency::ConsistencyLevel;
 use crate::node::Node;
+use crate::partition::Price;
 use crate::requests::RequestError;
 
 /// Largest body of a request, in bytes.
@@ -202,13 +203,15 @@ impl Gateway {
         let is_account = matches!(target, Target::Account);
         let consistency = if is_account { account } else { headers.consistency(account)? };
         let call = Call { verb, headers, body, consistency, deadline };
-        match dispatch(self, &call, &target).await {
+        let price = price(&call, &target);
+        let answered = match dispatch(self, &call, &target).await {
             Err(Failure { error: ApiError::StaleMap, .. }) => {
                 self.node.catalog_barrier(deadline).await?;
                 dispatch(self, &call, &target).await
             }
             answered => answered,
-        }
+        };
+        answered.map(|reply| reply.priced(price)).map_err(|failure| failure.priced(price))
     }
 
     /// Changes the catalog; a refusal becomes the client's error.
@@ -233,6 +236,19 @@ impl Gateway {
         }
         Ok(outcome.result)
     }
+}
+
+/// What a call costs, next to what it does: reads of items pay for how fresh they must be.
+fn price(call: &Call, target: &Target) -> Price {
+    let reads_items = match call.verb {
+        Verb::Get => matches!(target, Target::Items(_) | Target::Item(..)),
+        Verb::Post => {
+            matches!(target, Target::Items(_)) && call.headers.post_kind() == PostKind::Query
+        }
+        Verb::Put | Verb::Patch | Verb::Delete => false,
+    };
+    let is_strong = call.consistency >= ConsistencyLevel::BoundedStaleness;
+    if reads_items && is_strong { Price::Twice } else { Price::Once }
 }
 
 /// Reads a body that is not too large.

@@ -10,6 +10,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
 use super::error::Failure;
+use crate::partition::Price;
 
 /// What names look like in a header: as the SDKs themselves encode them.
 const NAME_ENCODED: &AsciiSet =
@@ -116,6 +117,15 @@ impl Reply {
     #[must_use]
     pub(crate) fn charge(mut self, charge: Charge) -> Self {
         self.charge = charge;
+        self
+    }
+
+    /// Makes a read cost what it does at its price; that nothing has changed always costs the same.
+    #[must_use]
+    pub(crate) fn priced(mut self, price: Price) -> Self {
+        if self.status != StatusCode::NOT_MODIFIED {
+            self.charge = price.times(self.charge);
+        }
         self
     }
 

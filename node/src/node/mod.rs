@@ -50,7 +50,8 @@ struct Inner {
     clock: SharedClock,
     /// The same clock, if this is a node of a cluster.
     quorum: Option<Arc<QuorumClock>>,
-    tasks: Tasks,
+    /// What follows the catalog and looks after the node; ended before the replicas are.
+    background: Tasks,
     identity: LocalIdentity,
     directory_id: u128,
     storage: Storage,
@@ -125,7 +126,8 @@ impl Node {
         self.inner.replicas.read().unwrap_or_else(PoisonError::into_inner).get(&group).cloned()
     }
 
-    fn local_partitions(&self) -> Vec<LocalReplica> {
+    /// All replicas on this node.
+    pub(crate) fn local_partitions(&self) -> Vec<LocalReplica> {
         let replicas = self.inner.replicas.read().unwrap_or_else(PoisonError::into_inner);
         replicas.values().cloned().collect()
     }

@@ -388,14 +388,14 @@ impl Node {
         let Foundation { config, url, time, clock, quorum, tasks, data, identity, storage, .. } =
             foundation;
         let transport = foundation.transport;
-        let catalog_watch = tasks.child();
+        let (background, catalog_watch) = (tasks.child(), tasks.child());
         let inner = Inner {
             directory_id: data.identity().directory(),
             config,
             time,
             clock,
             quorum,
-            tasks,
+            background,
             identity,
             storage,
             transport,
@@ -423,7 +423,7 @@ impl Node {
             return Ok(());
         }
         let catalog = self.inner.catalog.clone();
-        self.inner.tasks.spawn("form catalog", async move {
+        self.inner.background.spawn("form catalog", async move {
             tokio::time::sleep(FORM_DELAY).await;
             if !catalog.is_formed().await
                 && let Err(error) = catalog.form(&founders).await
@@ -435,7 +435,7 @@ impl Node {
     }
 
     fn run_background(&self) {
-        let tasks = &self.inner.tasks;
+        let tasks = &self.inner.background;
         let catalog = self.inner.catalog.clone();
         self.inner.catalog_watch.spawn("catalog replica", async move {
             let reason = catalog.stopped().await;

@@ -31,6 +31,8 @@ impl Node {
 
     /// Stops all replicas, and leaves storage as a clean start wants it.
     pub(crate) async fn stop(&self) {
+        // First whoever would start a replica that the catalog has just told of.
+        self.inner.background.stop().await;
         for local in self.local_partitions() {
             local.stop().await;
         }

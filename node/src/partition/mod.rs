@@ -15,6 +15,7 @@ mod throttling;
 use std::time::Duration;
 
 use ephemeris_store::change_feed::{FeedPage, FeedStart};
+use ephemeris_store::charge::Charge;
 use ephemeris_store::command::{Action, Effect, ItemWrite, Refused, Written};
 use ephemeris_store::ids::{ItemNumber, NodeId};
 use ephemeris_store::ids::{Lsn, ReplicaId};
@@ -50,6 +51,33 @@ impl ReadLevel {
             Self::Linearizable => Self::Linearizable,
             Self::AtLeast(seen) => Self::AtLeast(seen.max(lsn)),
             Self::Any => Self::AtLeast(lsn),
+        }
+    }
+}
+
+/// What a request costs, next to what it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Price {
+    /// As much.
+    Once,
+    /// Twice as much: a read that had to be as fresh as everything acknowledged.
+    Twice,
+}
+
+impl Price {
+    /// What a client pays for a read at this level, whoever answers it.
+    pub(crate) fn of(level: ReadLevel) -> Self {
+        match level {
+            ReadLevel::Linearizable => Self::Twice,
+            ReadLevel::AtLeast(_) | ReadLevel::Any => Self::Once,
+        }
+    }
+
+    /// What is paid for what costs so much.
+    pub(crate) fn times(self, charge: Charge) -> Charge {
+        match self {
+            Self::Once => charge,
+            Self::Twice => charge + charge,
         }
     }
 }

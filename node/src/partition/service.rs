@@ -9,8 +9,10 @@
 //! to the leader. What this replica shows has not expired by its own clock; what it says is gone, is
 //! gone by the entries it has applied, and the last of those is in the session token it answers with.
 //!
-//! Before a client's request runs, what it is expected to cost is drawn from the partition's budget;
-//! if there is nothing to draw from, it is refused, and nothing of it happens.
+//! Before a client's request runs, what it is expected to cost is drawn from the partition's budget,
+//! which its leader keeps; if there is nothing to draw from, it is refused, and nothing of it happens.
+//! A replica that does not lead answers reads at the partition's rate, too, and leaves the rest to the
+//! leader.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -31,14 +33,14 @@ use ephemeris_store::partition::{
     PageOutcome, Partition, PartitionState, PartitionView, Retention,
 };
 use ephemeris_store::query::{self, CompiledQuery, Halt, Question, Run, Signal, Source, run_page};
-use ephemeris_store::time::{Millis, Seconds};
+use ephemeris_store::time::{ClockInterval, Millis, Seconds};
 use ephemeris_store::ttl::{Life, PolicyEpoch, TtlPolicy};
 use tokio::sync::Mutex;
 
 use super::meter::{Draw, Gauges, Meter, Moment};
 use super::{
     Burst, ChangesRequest, PartitionError, PartitionRequest, PartitionResponse,
-    PartitionStatistics, QueryRequest, ReadLevel, TtlStatus, cost,
+    PartitionStatistics, Price, QueryRequest, ReadLevel, TtlStatus, cost,
 };
 use crate::clock::{self, Instant, Reading, SharedClock, Trust};
 use crate::placement::Directory;
@@ -75,8 +77,16 @@ pub(crate) struct PartitionService {
     told: Arc<AtomicU64>,
     /// Lets one reader at a time advance the partition clock; the others find it advanced.
     advancing: Arc<Mutex<()>>,
-    /// What clients and the sweeper may spend.
+    /// What clients and the sweeper may spend, while this replica leads.
     meter: Meter,
+    /// What clients may spend on reads that this replica answers while another one leads.
+    reads: Meter,
+}
+
+/// What was drawn for a request, and from whose budget.
+struct Paid {
+    draw: Draw,
+    by: Meter,
 }
 
 impl From<ReadError> for PartitionError {
@@ -116,6 +126,7 @@ impl PartitionService {
             told: Arc::default(),
             advancing: Arc::default(),
             meter: Meter::new(burst),
+            reads: Meter::new(Burst::Off),
         }
     }
 
@@ -152,20 +163,32 @@ impl PartitionService {
     /// What holds for this replica now, if it leads.
     pub(super) fn moment(&self) -> Option<Moment> {
         let leadership = self.group.leadership();
-        let container = self.group.machine().spec().container;
-        leadership.is_me.then(|| Moment {
-            term: leadership.term,
-            rate: self.directory.current().rate(container),
-            now: clock::monotonic(),
-        })
+        leadership.is_me.then(|| self.moment_of(leadership.term))
     }
 
-    /// Draws what a request is expected to cost; nothing if another replica leads, which will.
-    fn admit(&self, estimate: Charge) -> Result<Option<Draw>, PartitionError> {
-        let Some(moment) = self.moment() else { return Ok(None) };
-        match self.meter.admit(moment, estimate) {
-            Ok(draw) => Ok(Some(draw)),
-            Err(retry_after) => Err(PartitionError::Throttled { retry_after }),
+    fn moment_of(&self, term: u64) -> Moment {
+        let container = self.group.machine().spec().container;
+        let rate = self.directory.current().rate(container);
+        Moment { term, rate, now: clock::monotonic() }
+    }
+
+    /// Draws what a request is expected to cost: from the partition's budget if this replica leads,
+    /// and of reads that it may answer all the same, from its own. What that cannot pay for goes to the
+    /// leader; and so does everything else, to draw from there.
+    fn admit(&self, estimate: Charge, level: ReadLevel) -> Result<Option<Paid>, PartitionError> {
+        if let Some(moment) = self.moment() {
+            return match self.meter.admit(moment, estimate) {
+                Ok(draw) => Ok(Some(Paid { draw, by: self.meter.clone() })),
+                Err(retry_after) => Err(PartitionError::Throttled { retry_after }),
+            };
+        }
+        match level {
+            ReadLevel::Linearizable => Ok(None),
+            ReadLevel::AtLeast(_) | ReadLevel::Any => {
+                let moment = self.moment_of(self.group.leadership().term);
+                let draw = self.reads.admit(moment, estimate).map_err(|_| self.pass_on())?;
+                Ok(Some(Paid { draw, by: self.reads.clone() }))
+            }
         }
     }
 
@@ -175,15 +198,16 @@ impl PartitionService {
         &self,
         request: PartitionRequest,
         level: ReadLevel,
+        price: Price,
     ) -> Result<PartitionResponse, PartitionError> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let Some(estimate) = cost::estimate(&request) else {
             return self.carry_out(request, level).await;
         };
-        let draw = self.admit(estimate)?;
+        let paid = self.admit(price.times(estimate), level)?;
         let answer = self.carry_out(request, level).await;
-        if let (Some(draw), Some(charge)) = (draw, cost::charge(&answer)) {
-            self.meter.settle(draw, charge, clock::monotonic());
+        if let (Some(Paid { draw, by }), Some(charge)) = (paid, cost::charge(&answer)) {
+            by.settle(draw, price.times(charge), clock::monotonic());
         }
         answer
     }
@@ -222,7 +246,7 @@ impl PartitionService {
 
     /// Proposes a command with the node clock's reading.
     pub(crate) async fn propose(&self, command: Command) -> Result<Outcome, PartitionError> {
-        let now = self.clock.now().interval;
+        let now = stamping(self.clock.now());
         let jumps = self.group.machine().state().ttl().is_jump(now.lo());
         let vouchers = jumps.then(|| self.clock.vouching());
         let proposal = Proposal { now, vouchers, command };
@@ -269,11 +293,10 @@ impl PartitionService {
     }
 
     async fn write(&self, writes: Vec<ItemWrite>) -> Result<PartitionResponse, PartitionError> {
-        let state = self.group.machine().state();
-        check_ready(&state)?;
-        let expires = state.ttl().policy().is_on();
-        if expires && self.clock.now().trust == Trust::Unsettled {
-            let reason = "the nodes' clocks have not agreed yet, and items here can expire";
+        check_ready(&self.group.machine().state())?;
+        // Also where nothing expires: that can change, and a stamp stays.
+        if self.clock.now().trust == Trust::Unsettled {
+            let reason = "the nodes' clocks have not agreed yet, and an item needs a stamp";
             return Err(PartitionError::Doubtful(reason.to_string()));
         }
         let outcome = self.propose(Command::Write(writes)).await?;
@@ -581,6 +604,15 @@ impl Watch {
         } else {
             Signal::Go
         }
+    }
+}
+
+/// What a reading puts into an entry: nothing, if it is the guess of one clock. A guess that is ahead
+/// would be in every later stamp of the partition, for stamps never go back.
+fn stamping(now: Reading) -> ClockInterval {
+    match now.trust {
+        Trust::Sure | Trust::Wide => now.interval,
+        Trust::Unsettled => ClockInterval::exact(Millis(0)),
     }
 }
 

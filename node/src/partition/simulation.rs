@@ -47,10 +47,11 @@ use tokio::time::{sleep, timeout};
 
 use super::sweeper::Sweeper;
 use super::{
-    Burst, PartitionError, PartitionRequest, PartitionResponse, PartitionService, ReadLevel,
+    Burst, PartitionError, PartitionRequest, PartitionResponse, PartitionService, Price, ReadLevel,
 };
 use crate::clock::{Clock as _, Instant, QuorumClock, TimeSource, monotonic};
 use crate::placement::Directory;
+use crate::simulation::laws::WIDTH_MAX;
 use client::Client;
 
 const SEEDS: u64 = 500;
@@ -65,7 +66,6 @@ const DEFAULT_TTL: u32 = 4;
 const EPOCH_MICROS: i64 = 1_700_000_000_000_000;
 /// How far a clock that counts as right may be off.
 const ERROR_MICROS: i64 = 5000;
-const WIDTH_MAX: Duration = Duration::from_secs(2);
 
 /// A machine's clocks: true time since the beginning, plus what is wrong with them.
 struct SimulatedTime {
@@ -277,7 +277,8 @@ impl World {
         let node = service.group().replica().node.0 as usize - 1;
         let Some(host) = self.host(node) else { return Err(PartitionError::NotHere) };
         let service = service.clone();
-        let answering = host.run(async move { service.answer(request, level).await });
+        let answering =
+            host.run(async move { service.answer(request, level, Price::of(level)).await });
         let lost = || Err(PartitionError::Unknown("no answer in time".into()));
         timeout(DEADLINE, answering).await.unwrap_or_else(|_| lost())
     }

@@ -32,7 +32,7 @@ use super::simulation::{GROUP, replica, spec};
 use super::sweeper::Sweeper;
 use super::{
     Burst, ChangesRequest, PartitionError, PartitionRequest, PartitionResponse, PartitionService,
-    QueryRequest, ReadLevel, cost,
+    Price, QueryRequest, ReadLevel, cost,
 };
 use crate::clock::{Instant, SystemClock, TimeSource, monotonic};
 use crate::placement::Directory;
@@ -260,8 +260,10 @@ fn create(id: &str, bytes: usize, ttl: i64) -> ItemWrite {
 }
 
 async fn store(service: &PartitionService, writes: Vec<ItemWrite>) {
-    let answer =
-        service.answer(PartitionRequest::Write(writes), ReadLevel::Linearizable).await.unwrap();
+    let answer = service
+        .answer(PartitionRequest::Write(writes), ReadLevel::Linearizable, Price::Once)
+        .await
+        .unwrap();
     assert!(matches!(answer, PartitionResponse::Written { result: Ok(_), .. }), "{answer:?}");
 }
 
@@ -296,7 +298,7 @@ async fn hurry(service: &PartitionService, lasting: Duration) -> [u32; 2] {
     let (end, mut seen) = (monotonic() + lasting, [0, 0]);
     while monotonic() < end {
         match service
-            .answer(PartitionRequest::Read(item_key("alive")), ReadLevel::Linearizable)
+            .answer(PartitionRequest::Read(item_key("alive")), ReadLevel::Linearizable, Price::Once)
             .await
         {
             Ok(PartitionResponse::Read { item: Some(_), .. }) => seen[0] += 1,
@@ -333,7 +335,11 @@ fn t43_under_full_load_nothing_is_swept_and_nobody_waits_longer_for_it() {
         assert_eq!(state(&service).items(), 501, "nothing was swept");
         let dead = until("a read to be served", async || {
             service
-                .answer(PartitionRequest::Read(item_key("i7")), ReadLevel::Linearizable)
+                .answer(
+                    PartitionRequest::Read(item_key("i7")),
+                    ReadLevel::Linearizable,
+                    Price::Once,
+                )
                 .await
                 .ok()
         })
@@ -385,7 +391,10 @@ fn sweeping_changes_no_charge() {
                 PartitionRequest::Read(item_key("alive")),
             ] {
                 charges.push(
-                    cost::charge(&service.answer(request, ReadLevel::Linearizable).await).unwrap(),
+                    cost::charge(
+                        &service.answer(request, ReadLevel::Linearizable, Price::Once).await,
+                    )
+                    .unwrap(),
                 );
             }
             charges
@@ -416,7 +425,7 @@ fn a_throttled_request_changes_nothing_and_is_served_when_it_was_told() {
             PartitionRequest::Clear(LogicalPartition::new(&place(), &partition_key())),
             query(),
         ] {
-            match service.answer(request, ReadLevel::Linearizable).await {
+            match service.answer(request, ReadLevel::Linearizable, Price::Once).await {
                 Err(PartitionError::Throttled { retry_after }) => longest = retry_after,
                 other => panic!("{other:?}"),
             }
@@ -424,7 +433,7 @@ fn a_throttled_request_changes_nothing_and_is_served_when_it_was_told() {
         assert_eq!(state(&service), before, "not even the log moved");
         // What the system asks for itself is never refused.
         for request in [PartitionRequest::Statistics, PartitionRequest::TtlStatus] {
-            service.answer(request, ReadLevel::Linearizable).await.unwrap();
+            service.answer(request, ReadLevel::Linearizable, Price::Once).await.unwrap();
         }
         let exact = Duration::from_millis(185);
         assert!(longest <= exact && longest > exact / 2, "{longest:?} for 73.9 RU at 400 RU/s");
@@ -442,7 +451,7 @@ fn a_failover_throttles_nobody() {
         world.set_rate(RATE);
         store(&first, (0..5).map(|n| create(&format!("big{n}"), 1 << 20, -1)).collect()).await;
         let debt = match first
-            .answer(PartitionRequest::Read(item_key("alive")), ReadLevel::Linearizable)
+            .answer(PartitionRequest::Read(item_key("alive")), ReadLevel::Linearizable, Price::Once)
             .await
         {
             Err(PartitionError::Throttled { retry_after }) => retry_after,
@@ -454,7 +463,11 @@ fn a_failover_throttles_nobody() {
             // Within a second's worth.
             for _ in 0..RATE / 2 {
                 leader
-                    .answer(PartitionRequest::Read(item_key("alive")), ReadLevel::Linearizable)
+                    .answer(
+                        PartitionRequest::Read(item_key("alive")),
+                        ReadLevel::Linearizable,
+                        Price::Once,
+                    )
                     .await
                     .unwrap();
             }
@@ -475,13 +488,16 @@ fn a_write_that_is_given_up_half_way_is_paid() {
         world.set_rate(RATE);
         // 281 RU each: one leaves something of 400 RU, two do not.
         let write = |id| PartitionRequest::Write(vec![create(id, 600 << 10, -1)]);
-        let given_up =
-            timeout(Duration::ZERO, service.answer(write("a"), ReadLevel::Linearizable)).await;
+        let given_up = timeout(
+            Duration::ZERO,
+            service.answer(write("a"), ReadLevel::Linearizable, Price::Once),
+        )
+        .await;
         assert!(given_up.is_err(), "it had no time");
         until("it to be committed", async || (state(&service).items() == 3).then_some(())).await;
-        service.answer(write("b"), ReadLevel::Linearizable).await.unwrap();
+        service.answer(write("b"), ReadLevel::Linearizable, Price::Once).await.unwrap();
         let third = service
-            .answer(PartitionRequest::Read(item_key("alive")), ReadLevel::Linearizable)
+            .answer(PartitionRequest::Read(item_key("alive")), ReadLevel::Linearizable, Price::Once)
             .await;
         assert!(matches!(third, Err(PartitionError::Throttled { .. })), "{third:?}");
     });
@@ -496,15 +512,71 @@ fn a_raised_rate_counts_from_the_next_request() {
         world.set_rate(RATE);
         store(&service, vec![create("big", 1 << 20, -1)]).await;
         let read = || PartitionRequest::Read(item_key("alive"));
-        assert!(service.answer(read(), ReadLevel::Linearizable).await.is_err());
+        assert!(service.answer(read(), ReadLevel::Linearizable, Price::Once).await.is_err());
         world.set_rate(PLENTY);
         let pause = Duration::from_millis(1);
-        match service.answer(read(), ReadLevel::Linearizable).await {
+        match service.answer(read(), ReadLevel::Linearizable, Price::Once).await {
             Err(PartitionError::Throttled { retry_after }) => assert_eq!(retry_after, pause),
             other => panic!("{other:?}"),
         }
         sleep(pause).await;
-        let answer = service.answer(read(), ReadLevel::Linearizable).await;
+        let answer = service.answer(read(), ReadLevel::Linearizable, Price::Once).await;
         assert_eq!(cost::charge(&answer), Some(Charge::point_read(1024)), "{answer:?}");
+    });
+}
+
+/// Reads "alive" at this level and price as fast as it goes; how often it was answered here.
+async fn served(service: &PartitionService, level: ReadLevel, price: Price, time: Duration) -> u32 {
+    let (end, mut served) = (monotonic() + time, 0);
+    while monotonic() < end {
+        let request = PartitionRequest::Read(item_key("alive"));
+        match service.answer(request, level, price).await {
+            Ok(PartitionResponse::Read { item: Some(_), .. }) => served += 1,
+            Err(PartitionError::Throttled { .. } | PartitionError::NotLeader { .. }) => {}
+            other => panic!("{other:?}"),
+        }
+        sleep(HURRY).await;
+    }
+    served
+}
+
+#[test]
+fn a_follower_reads_at_the_rate_and_leaves_the_rest_to_the_leader() {
+    simulate(SEED, async {
+        let world = World::start(3, Burst::Saved).await;
+        let leader = world.leader().await;
+        fill(&leader, 1, 1000).await;
+        let services = world.nodes.iter().map(|node| node.service.clone());
+        let follower = services
+            .filter(|service| service.group().replica() != leader.group().replica())
+            .find(|service| !service.group().leadership().is_me)
+            .unwrap();
+        until("what was stored", async || {
+            (state(&follower).items() == state(&leader).items()).then_some(())
+        })
+        .await;
+        let seconds = 10;
+        let time = Duration::from_secs(seconds.into());
+        let unlimited = served(&follower, ReadLevel::Any, Price::Once, time).await;
+        world.set_rate(RATE);
+        let limited = served(&follower, ReadLevel::Any, Price::Once, time).await;
+        assert!(unlimited > 2 * RATE * seconds, "{unlimited} reads without a limit worth the name");
+        // A second's worth was saved when it began.
+        let granted = RATE * (seconds + 1);
+        assert!(limited.abs_diff(granted) * 100 <= granted * 4, "{limited} of {granted} reads");
+    });
+}
+
+#[test]
+fn reads_that_must_be_as_fresh_as_everything_acknowledged_pay_twice() {
+    simulate(SEED, async {
+        let world = World::start(1, Burst::Off).await;
+        let leader = world.leader().await;
+        fill(&leader, 1, 1000).await;
+        world.set_rate(RATE);
+        let time = Duration::from_secs(20);
+        let once = served(&leader, ReadLevel::Linearizable, Price::Once, time).await;
+        let twice = served(&leader, ReadLevel::Linearizable, Price::Twice, time).await;
+        assert!((2 * twice).abs_diff(once) * 100 <= once * 6, "{twice} instead of {once} reads");
     });
 }

@@ -68,6 +68,16 @@ impl MemoryEngine {
         self.lock().writes_left = Some(writes);
     }
 
+    /// A copy that shares nothing.
+    #[must_use]
+    pub fn fork(&self) -> Self {
+        let shared = self.shared.read().unwrap_or_else(PoisonError::into_inner);
+        let (now, durable) = (shared.now.clone(), shared.durable.clone());
+        let (unflushed, unflushed_bytes) = (shared.unflushed.clone(), shared.unflushed_bytes);
+        let fork = Shared { now, durable, unflushed, unflushed_bytes, writes_left: None };
+        Self { shared: Arc::new(RwLock::new(fork)) }
+    }
+
     fn lock(&self) -> RwLockWriteGuard<'_, Shared> {
         self.shared.write().unwrap_or_else(PoisonError::into_inner)
     }

@@ -16,8 +16,8 @@ use crate::item::{Item, OwnExpiry, VersionRow, expiry_place, feed_position};
 use crate::time::Millis;
 use crate::ttl::ItemTtl;
 
-/// Feed rows one sweep may pass for each item it may remove: bounds the time of one apply.
-const ROWS_PASSED_PER_REMOVAL: u32 = 16;
+/// Feed rows one sweep may pass, however few items it may remove: bounds the time of one apply.
+const ROWS_PASSED_MAX: u32 = 32_000;
 
 impl Draft<'_> {
     pub(super) fn sweep(
@@ -66,7 +66,7 @@ impl Draft<'_> {
         let Some(through) = self.state.ttl.inheriting_dead_through() else { return Ok(false) };
         let partition = self.partition;
         let range = self.state.swept.unswept_feed(&partition.spec);
-        let mut rows_left = limit.saturating_mul(ROWS_PASSED_PER_REMOVAL);
+        let mut rows_left = ROWS_PASSED_MAX;
         for row in partition.engine.scan(&range) {
             let (key, value) = row?;
             let version = VersionRow::decode(&value)?;

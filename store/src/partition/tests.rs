@@ -131,6 +131,21 @@ fn a_sweep_tells_what_its_deletes_would_have_cost() {
     assert_eq!(sweep(10), (0, Charge::ZERO));
 }
 
+/// A partition with little left over must not crawl past what never expires.
+#[test]
+fn an_entry_that_may_remove_one_item_passes_as_many_as_any() {
+    let partition = partition(&MemoryEngine::new());
+    let (epoch, policy) = (PolicyEpoch(1), policy(Some(5)));
+    apply(&partition, 100, Command::SetTtlPolicy { epoch, policy, retention: None });
+    for id in 0..100 {
+        apply(&partition, 100, upsert(id, Some(-1)));
+    }
+    apply(&partition, 100, upsert(100, None));
+    let sweep = Command::Sweep { limit: NonZeroU32::MIN, grace: Millis(0) };
+    let effect = apply(&partition, 110, sweep);
+    assert!(matches!(effect, CommandEffect::Swept { removed: 1, .. }), "{effect:?}");
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Upsert(u64, Option<i64>),

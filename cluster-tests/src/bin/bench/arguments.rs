@@ -9,6 +9,7 @@ use ephemeris_cluster_tests::client::AccountKey;
 /// Requests under way at the same time, unless the command line says how many.
 const CONCURRENCY: [usize; 4] = [1, 16, 64, 256];
 const EXPIRY_CONCURRENCY: [usize; 1] = [16];
+const TTL_CONCURRENCY: [usize; 1] = [64];
 /// Items stored beforehand, unless the command line says how many.
 const READ_ITEMS: u32 = 10_000;
 const EXPIRY_ITEMS: u32 = 100_000;
@@ -43,7 +44,7 @@ pub(crate) struct Arguments {
     /// How long each run takes.
     #[arg(long, default_value_t = 5)]
     pub(crate) seconds: u64,
-    /// Requests under way at the same time, one run for each: 1,16,64,256, and 16 for expiry.
+    /// Requests under way at the same time, one run for each: 1,16,64,256; 16 for expiry, 64 for ttl.
     #[arg(long, value_delimiter = ',')]
     pub(crate) concurrency: Vec<usize>,
     /// What is done, one run for each.
@@ -101,6 +102,11 @@ impl Arguments {
         if self.concurrency.is_empty() { &EXPIRY_CONCURRENCY } else { &self.concurrency }
     }
 
+    /// Requests under way at the same time while the cost of a time to live is measured.
+    pub(crate) fn ttl_concurrency(&self) -> &[usize] {
+        if self.concurrency.is_empty() { &TTL_CONCURRENCY } else { &self.concurrency }
+    }
+
     /// Items stored beforehand, for reads.
     pub(crate) fn read_items(&self) -> u32 {
         self.items.unwrap_or(READ_ITEMS)
@@ -144,6 +150,8 @@ pub(crate) enum Workload {
     Expiry,
     /// Queries over many items, one query at a time.
     Query,
+    /// Creates and reads in containers that differ in their time to live alone.
+    Ttl,
 }
 
 impl Workload {
@@ -157,6 +165,7 @@ impl Workload {
             Workload::Mixed => "mixed",
             Workload::Expiry => "expiry",
             Workload::Query => "query",
+            Workload::Ttl => "ttl",
         }
     }
 
@@ -166,7 +175,7 @@ impl Workload {
             Workload::Create => Some(1.0),
             Workload::Read => Some(0.0),
             Workload::Mixed => Some(0.5),
-            Workload::Expiry | Workload::Query => None,
+            Workload::Expiry | Workload::Query | Workload::Ttl => None,
         }
     }
 }

@@ -5,7 +5,8 @@
 //!    server: what HTTP alone costs on this machine.
 //! 3. Items that expire all at once, if wanted: `expiry`.
 //! 4. Queries, if wanted: `query`.
-//! 5. Each run tells operations a second, latencies, and what servers and generator have used;
+//! 5. Containers with and without a time to live next to each other, if wanted: `ttl`.
+//! 6. Each run tells operations a second, latencies, and what servers and generator have used;
 //!    `others` says how many processors something else kept busy: near 0, or the run is void.
 
 mod arguments;
@@ -16,6 +17,7 @@ mod query;
 mod report;
 mod servers;
 mod sources;
+mod ttl;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -74,7 +76,9 @@ async fn bench(arguments: &Arguments) -> anyhow::Result<()> {
     if arguments.workload.contains(&Workload::Query) {
         queries = query::run(arguments).await?;
     }
-    let report = report::Report { starts_ms: starts, runs, expiry, queries };
+    let wants_ttl = arguments.workload.contains(&Workload::Ttl);
+    let ttl = if wants_ttl { ttl::run(arguments).await? } else { Vec::new() };
+    let report = report::Report { starts_ms: starts, runs, expiry, queries, ttl };
     println!("{report}");
     if let Some(file) = &arguments.json {
         std::fs::write(file, serde_json::to_vec_pretty(&report)?)?;

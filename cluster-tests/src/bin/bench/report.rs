@@ -8,6 +8,7 @@ use serde::{Serialize, Serializer};
 
 use crate::expiry::Expiry;
 use crate::query::QueryCost;
+use crate::ttl::Cost;
 
 /// Whose run it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -83,7 +84,7 @@ fn float(count: u64) -> f64 {
 
 impl Run {
     /// Processor time of all servers for one operation, in microseconds.
-    fn server_cpu_per_operation(&self) -> Option<f64> {
+    pub(crate) fn server_cpu_per_operation(&self) -> Option<f64> {
         self.server_cpu.map(|cpu| micros(cpu) / float(self.operations.max(1)))
     }
 
@@ -103,7 +104,7 @@ impl Run {
 }
 
 /// All results.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(crate) struct Report {
     /// From the start of a node alone on an empty directory until it was ready, in milliseconds.
     pub(crate) starts_ms: Vec<u64>,
@@ -112,6 +113,8 @@ pub(crate) struct Report {
     pub(crate) expiry: Vec<Expiry>,
     /// What queries cost.
     pub(crate) queries: Vec<QueryCost>,
+    /// What a time to live costs where nothing expires.
+    pub(crate) ttl: Vec<Cost>,
 }
 
 impl Report {
@@ -163,6 +166,12 @@ impl fmt::Display for Report {
         }
         if !self.queries.is_empty() {
             QueryCost::write_table(&self.queries, f)?;
+        }
+        if !self.ttl.is_empty() {
+            Cost::write_head(f)?;
+        }
+        for cost in &self.ttl {
+            write!(f, "{cost}")?;
         }
         Ok(())
     }
@@ -234,8 +243,8 @@ pub(crate) mod tests {
         let runs = vec![run(Server::Ephemeris, 500.0, 40), run(Server::Echo, 2000.0, 10)];
         assert_eq!(runs[0].server_cpu_per_operation(), Some(40.0));
         assert_eq!(runs[0].generator_share(), Some(20.0));
-        let table = Report { starts_ms: vec![7], runs, expiry: Vec::new(), queries: Vec::new() }
-            .to_string();
+        let table = Report { starts_ms: vec![7], runs, ..Report::default() };
+        let table = table.to_string();
         let line = table.lines().find(|line| line.starts_with("ephemeris")).unwrap();
         let cells: Vec<&str> = line.split_whitespace().collect();
         let expected = [
@@ -248,13 +257,8 @@ pub(crate) mod tests {
     #[test]
     fn servers_elsewhere_have_no_costs() {
         let run = Run { server_cpu: None, resident_bytes: None, ..run(Server::Ephemeris, 1.0, 1) };
-        let table = Report {
-            starts_ms: Vec::new(),
-            runs: vec![run],
-            expiry: Vec::new(),
-            queries: Vec::new(),
-        }
-        .to_string();
+        let table = Report { runs: vec![run], ..Report::default() };
+        let table = table.to_string();
         let cells: Vec<&str> = table.lines().last().unwrap().split_whitespace().collect();
         assert_eq!(cells[6..], ["-", "-", "-", "-", "500", "0.500", "-", "-"], "{table}");
     }

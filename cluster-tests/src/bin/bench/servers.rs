@@ -75,6 +75,21 @@ impl Servers {
         Ok(Self { targets, processes, nodes, _cluster: cluster, _echo: None })
     }
 
+    /// Makes another container, and turns to where it is led.
+    pub(crate) async fn turn_to(
+        &mut self,
+        arguments: &Arguments,
+        container: &Container,
+        definition: Value,
+    ) -> anyhow::Result<()> {
+        let answer = self.nodes[0].create_container(container, definition).await;
+        if answer.status != 201 {
+            bail!("the container cannot be made: {}", answer.describe());
+        }
+        self.targets = targets(&self.nodes, container, arguments.forwarded).await?;
+        Ok(())
+    }
+
     /// Starts the echo server.
     pub(crate) fn echo() -> anyhow::Result<Self> {
         let echo = Echo::start()?;

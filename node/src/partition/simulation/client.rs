@@ -1,6 +1,5 @@
 //! A client of the simulation: one request after the other, each answer judged.
 
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -15,39 +14,20 @@ use tokio::time::sleep;
 use super::super::{
     PartitionError, PartitionRequest, PartitionResponse, PartitionService, ReadItem, ReadLevel,
 };
-use super::{DEFAULT_TTL, NODES, RUN, WIDTH_MAX, World};
+use super::{DEFAULT_TTL, NODES, RUN, World};
 use crate::clock::monotonic;
-
-/// What a client knows of its key.
-#[derive(Clone, Copy, Debug)]
-enum Known {
-    /// There is no item.
-    Absent,
-    /// This version, which expires at this true instant, in microseconds.
-    Version { serial: u64, expiry: i64 },
-}
+use crate::simulation::laws::{Key, Known, Policy, Span};
 
 /// Works on one key after the other; a key of which too little is known is given up.
 pub(super) struct Client {
     world: Rc<World>,
     number: u32,
     rng: SmallRng,
-    key: u32,
+    keys: u32,
+    key: Key,
     serial: u64,
-    known: Known,
-    /// The entry that made the key what is known of it.
-    changed: Lsn,
-    /// When each of the key's versions expires, by serial.
-    versions: BTreeMap<u64, i64>,
     /// The session token.
     token: Lsn,
-}
-
-/// A request's true times.
-#[derive(Clone, Copy)]
-struct Span {
-    call: i64,
-    ret: i64,
 }
 
 type Answer = Result<PartitionResponse, PartitionError>;
@@ -64,11 +44,9 @@ impl Client {
             world,
             number,
             rng,
-            key: 0,
+            keys: 0,
+            key: Key::new(format!("c{number}-0")),
             serial: 0,
-            known: Known::Absent,
-            changed: Lsn(0),
-            versions: BTreeMap::new(),
             token: Lsn(0),
         }
     }
@@ -91,7 +69,7 @@ impl Client {
     /// Often just round the expiry, where things go wrong.
     fn pause(&mut self) -> Duration {
         let random = Duration::from_millis(self.rng.random_range(0..400));
-        match self.known {
+        match self.key.known() {
             Known::Version { expiry, .. } if self.rng.random_bool(0.4) => {
                 let left = expiry - self.world.truth() + self.rng.random_range(-3000..3000);
                 u64::try_from(left).map_or(random, Duration::from_micros)
@@ -102,15 +80,13 @@ impl Client {
 
     fn item(&self) -> ItemKey {
         let value = PartitionKey::parse("[\"p\"]").unwrap();
-        let id = ItemId::try_from(format!("c{}-{}", self.number, self.key)).unwrap();
+        let id = ItemId::try_from(self.key.name().to_string()).unwrap();
         ItemKey::new(&self.world.rules.key().place(&value), &value, &id)
     }
 
     fn next_key(&mut self) {
-        self.key += 1;
-        self.known = Known::Absent;
-        self.changed = Lsn(0);
-        self.versions.clear();
+        self.keys += 1;
+        self.key = Key::new(format!("c{}-{}", self.number, self.keys));
     }
 
     /// Asks whoever believes that it leads.
@@ -150,7 +126,7 @@ impl Client {
     async fn write(&mut self) {
         self.serial += 1;
         let serial = self.serial;
-        let ttl = self.rng.random_range(0..4);
+        let ttl: i64 = self.rng.random_range(0..4);
         let own = if ttl == 0 { String::new() } else { format!(",\"ttl\":{ttl}") };
         let body = format!("{{\"pk\":\"p\",\"serial\":{serial}{own}}}");
         let document = self.world.rules.parse(body.as_bytes()).unwrap().document;
@@ -165,24 +141,19 @@ impl Client {
                 self.token = self.token.max(lsn);
                 let written = &written[0];
                 match written.effect {
-                    Effect::Created => self.saw_gone(span, "created"),
-                    Effect::Replaced => self.saw_alive_at_apply(span, "replaced"),
+                    Effect::Created => self.key.saw_gone(span, "created"),
+                    Effect::Replaced => self.key.saw_alive_at_apply(span, "replaced"),
                     Effect::Deleted | Effect::Read | Effect::NotModified => {
                         panic!("a write did {:?}", written.effect)
                     }
                 }
-                let ttl = if ttl == 0 { DEFAULT_TTL } else { ttl };
-                let ts = i64::try_from(written.stamp.ts.0).unwrap() * 1_000_000;
-                let expiry = ts + i64::from(ttl) * 1_000_000;
-                self.known = Known::Version { serial, expiry };
-                self.changed = lsn;
-                self.versions.insert(serial, expiry);
-                assert!(ts >= span.call, "a stamp {} µs before its write", span.call - ts);
+                let version = (serial, written.stamp.ts, (ttl > 0).then_some(ttl));
+                self.key.written(span, version, Policy::Default(DEFAULT_TTL), lsn);
             }
             Ok(PartitionResponse::Written { result: Err(refused), lsn }) => {
                 self.token = self.token.max(lsn);
                 assert_eq!(refused.refusal, Refusal::Conflict, "only a create can be refused");
-                self.saw_alive_at_apply(span, "conflicted");
+                self.key.saw_alive_at_apply(span, "conflicted");
             }
             Ok(other) => panic!("a write is not answered with {other:?}"),
             Err(PartitionError::Unknown(_)) => self.next_key(),
@@ -202,13 +173,12 @@ impl Client {
         match answer {
             Ok(PartitionResponse::Written { result: Ok(_), lsn }) => {
                 self.token = self.token.max(lsn);
-                self.saw_alive_at_apply(span, "deleted");
-                (self.known, self.changed) = (Known::Absent, lsn);
+                self.key.deleted(span, lsn);
             }
             Ok(PartitionResponse::Written { result: Err(refused), lsn }) => {
                 self.token = self.token.max(lsn);
                 assert_eq!(refused.refusal, Refusal::NotFound, "nothing else stops a delete");
-                self.saw_gone(span, "was not there to delete");
+                self.key.saw_gone(span, "was not there to delete");
             }
             Ok(other) => panic!("a write is not answered with {other:?}"),
             Err(PartitionError::Unknown(_)) => self.next_key(),
@@ -221,8 +191,8 @@ impl Client {
         let Some((span, answer)) = self.ask(request).await else { return };
         let Some(found) = read_answer(answer) else { return };
         self.token = self.token.max(found.lsn);
-        assert!(found.lsn >= self.changed, "a linearizable read shows what was written");
-        self.saw(span, &found);
+        self.count(&found);
+        self.key.read_last(span, found.lsn, found.serial());
     }
 
     async fn read_in_session(&mut self) {
@@ -232,71 +202,32 @@ impl Client {
         };
         assert!(found.lsn >= token, "a session at {token} was answered at {}", found.lsn);
         self.token = found.lsn;
-        self.saw(span, &found);
+        self.count(&found);
+        self.key.read_last(span, found.lsn, found.serial());
     }
 
     async fn read_eventually(&mut self) {
         let Some((span, found)) = self.read_anywhere(ReadLevel::Any).await else { return };
-        if found.lsn >= self.changed {
-            self.saw(span, &found);
+        if found.lsn >= self.key.changed() {
+            self.count(&found);
         } else {
-            self.saw_earlier(span, &found);
+            self.world.seen.borrow_mut().stale += 1;
         }
+        self.key.read(span, found.lsn, found.serial());
     }
 
-    /// Judges a read that was answered with everything that this client did to the key.
-    fn saw(&mut self, span: Span, found: &Found) {
-        let Some(item) = &found.item else {
-            self.world.seen.borrow_mut().gone += 1;
-            self.saw_gone(span, "was not found");
-            return;
-        };
-        self.world.seen.borrow_mut().alive += 1;
-        let shown = serial_of(item);
-        match self.known {
-            Known::Absent => panic!("{} is back with serial {shown}", self.name()),
-            Known::Version { serial, expiry } => {
-                assert_eq!(shown, serial, "{} shows its last version", self.name());
-                let late = span.call - expiry;
-                assert!(late < 0, "{} was shown {late} µs late", self.name());
-            }
-        }
+    fn count(&self, found: &Found) {
+        let mut seen = self.world.seen.borrow_mut();
+        seen.alive += u32::from(found.item.is_some());
+        seen.gone += u32::from(found.item.is_none());
     }
+}
 
-    /// Judges a read that was answered with less: one of the key's versions, unless it has expired.
-    fn saw_earlier(&mut self, span: Span, found: &Found) {
-        self.world.seen.borrow_mut().stale += 1;
-        let Some(item) = &found.item else { return };
-        let shown = serial_of(item);
-        let expiry = self.versions.get(&shown);
-        let expiry = expiry.unwrap_or_else(|| panic!("{} never was {shown}", self.name()));
-        let late = span.call - expiry;
-        assert!(late < 0, "{} was shown {late} µs late, as {shown}", self.name());
-    }
-
-    fn name(&self) -> String {
-        format!("item c{}-{}", self.number, self.key)
-    }
-
-    /// The version is gone, and stays so.
-    fn saw_gone(&mut self, span: Span, what: &str) {
-        if let Known::Version { expiry, .. } = self.known {
-            let early = expiry - span.ret;
-            assert!(early <= 0, "{} {what} {early} µs early", self.name());
-        }
-        self.known = Known::Absent;
-    }
-
-    /// Whoever proposed the write took the version to be alive, by a clock that may lag.
-    fn saw_alive_at_apply(&self, span: Span, what: &str) {
-        let lag = i64::try_from(WIDTH_MAX.as_micros()).unwrap();
-        match self.known {
-            Known::Absent => panic!("{} {what}, but it was gone", self.name()),
-            Known::Version { expiry, .. } => {
-                let late = span.call - expiry;
-                assert!(late <= lag, "{} {what} {late} µs late", self.name());
-            }
-        }
+impl Found {
+    fn serial(&self) -> Option<u64> {
+        let body = &self.item.as_ref()?.body;
+        let body: serde_json::Value = serde_json::from_slice(body).unwrap();
+        body["serial"].as_u64()
     }
 }
 
@@ -307,9 +238,4 @@ fn read_answer(answer: Answer) -> Option<Found> {
         Ok(other) => panic!("a read is not answered with {other:?}"),
         Err(_) => None,
     }
-}
-
-fn serial_of(item: &ReadItem) -> u64 {
-    let body: serde_json::Value = serde_json::from_slice(&item.body).unwrap();
-    body["serial"].as_u64().unwrap()
 }

@@ -3,16 +3,18 @@
 //! The names carry the T-numbers of `docs/TESTING.md`, or the number of the etcd issue in which a
 //! lease went wrong.
 
-use ephemeris_store::command::{Action, Effect, ItemWrite, Precondition, Refusal};
+use ephemeris_store::command::{Action, Command, Effect, ItemWrite, Precondition, Refusal};
 use ephemeris_store::document::Document;
 use ephemeris_store::ids::{ItemId, Lsn};
 use ephemeris_store::item::{ItemKey, Stamp};
 use ephemeris_store::partition_key::PartitionKey;
-use ephemeris_store::time::Seconds;
+use ephemeris_store::time::{ClockInterval, Seconds};
+use ephemeris_store::ttl::Vouchers;
 
 use super::super::ReadLevel::{self, Any, AtLeast, Linearizable};
 use super::super::{PartitionError, PartitionRequest, PartitionResponse};
 use super::*;
+use crate::clock::{Clock, Reading, Trust};
 
 const MILLI: i64 = 1000;
 const SECOND: i64 = 1_000_000;
@@ -317,6 +319,84 @@ fn t01_t02_what_a_fast_leader_called_gone_a_slow_one_does_not_bring_back() {
     }
 }
 
+/// A clock that shows what it is told to.
+struct HandClock(Mutex<Reading>);
+
+impl HandClock {
+    fn showing(micros: i64) -> Reading {
+        let now = Millis(u64::try_from(micros / MILLI).unwrap());
+        Reading::sure(ClockInterval::new(now, Millis(now.0 + 1)))
+    }
+}
+
+impl Clock for HandClock {
+    fn now(&self) -> Reading {
+        *self.0.lock().unwrap()
+    }
+
+    fn vouching(&self) -> Vouchers {
+        Vouchers { readings: vec![self.now().interval.lo()], nodes: 1 }
+    }
+}
+
+/// A service of the same replica that goes by this clock.
+fn with_clock(service: &PartitionService, clock: Arc<HandClock>) -> PartitionService {
+    let catalog = Arc::new(Catalog::open(Arc::new(MemoryEngine::new())).unwrap());
+    let (group, directory) = (service.group().clone(), Directory::new(catalog));
+    PartitionService::new(group, clock, directory, Executor::Inline, Millis(0), Burst::Off)
+}
+
+/// One wrong clock that nobody has corrected yet, for its node has just started, must not be in the
+/// stamps: they never go back, and what is written later would not expire for a year.
+#[test]
+fn a_guess_of_the_time_is_in_no_stamp() {
+    scenario(async |scene| {
+        let service = scene.world.service(scene.leader().await).unwrap();
+        let last_ts = || service.group().machine().state().ttl().last_ts();
+        let ahead = Millis(u64::try_from((scene.world.truth() + YEAR) / MILLI).unwrap());
+        let interval = ClockInterval::new(Millis(0), ahead);
+        let guess = Reading { interval, trust: Trust::Unsettled };
+        let guessing = with_clock(&service, Arc::new(HandClock(Mutex::new(guess))));
+
+        let before = last_ts();
+        for policy in [TtlPolicy::Off, TtlPolicy::NoDefault] {
+            let epoch = PolicyEpoch(service.group().machine().state().ttl().epoch().0 + 1);
+            guessing.set_ttl_policy(epoch, policy, None).await.unwrap();
+            let write = PartitionRequest::Write(vec![scene.write_of("a", Some(3), Action::Upsert)]);
+            let refused = guessing.answer(write, Linearizable, Price::Once).await;
+            assert!(matches!(refused, Err(PartitionError::Doubtful(_))), "{refused:?}");
+        }
+        guessing.propose(Command::AdvanceClock).await.unwrap();
+        assert_eq!(last_ts(), before, "nothing of it is in the stamps");
+        let ts = scene.put("a", 3).await;
+        scene.until(ts.plus(3), 0).await;
+        assert!(!scene.shows("a").await);
+    });
+}
+
+/// A read takes the clock only once it holds what it judges: a version that was written while the
+/// reader waited may have been dead on arrival, and a clock from before would show it.
+#[test]
+fn the_clock_is_read_after_the_fetch() {
+    scenario(async |scene| {
+        let ts = scene.put("a", 3).await;
+        let expiry = i64::try_from(ts.plus(3).0).unwrap() * SECOND;
+        let service = scene.world.service(scene.leader().await).unwrap();
+        let clock = Arc::new(HandClock(Mutex::new(HandClock::showing(expiry - SECOND))));
+        let reader = with_clock(&service, clock.clone());
+        let request = PartitionRequest::Read(scene.key("a"));
+        let reading = tokio::task::spawn_local(async move {
+            reader.answer(request, Linearizable, Price::Twice).await
+        });
+        // It waits for the others to say that its node still leads, which takes some time.
+        tokio::task::yield_now().await;
+        *clock.0.lock().unwrap() = HandClock::showing(expiry);
+        let answer = reading.await.unwrap().unwrap();
+        let PartitionResponse::Read { item, .. } = answer else { panic!("{answer:?}") };
+        assert!(item.is_none(), "dead by the time it was fetched");
+    });
+}
+
 /// T3: the leader's clock steps back by an hour; what is due expires all the same.
 #[test]
 fn t03_a_leader_whose_clock_steps_back_expires_on_time() {
@@ -426,7 +506,8 @@ fn t08_a_leader_that_stood_still_shows_nothing_that_expired_meanwhile() {
             host.freeze();
             let service = scene.world.service(old).unwrap();
             let request = PartitionRequest::Read(scene.key("a"));
-            let asked = host.run(async move { service.answer(request, Linearizable).await });
+            let asked =
+                host.run(async move { service.answer(request, Linearizable, Price::Twice).await });
             let asked = tokio::task::spawn_local(asked);
             sleep(Duration::from_millis(pause)).await;
             host.thaw();

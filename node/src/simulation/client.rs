@@ -1,0 +1,892 @@
+//! A client of the simulated cluster: one request after the other, through any gateway, and each
+//! answer judged by the laws.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ephemeris_store::ids::Lsn;
+use ephemeris_store::time::Seconds;
+use rand::RngExt as _;
+use rand::rngs::SmallRng;
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use super::http::{Answer, Ask, HttpClient, Lost};
+use super::laws::{Key, Known, NEVER, Policy, Span};
+use super::world::World;
+use crate::clock::{Instant, monotonic};
+
+/// How many clients work at the same time.
+pub(super) const CLIENTS: u32 = 4;
+/// The one of them that changes the time to live of a container that it alone uses.
+pub(super) const FLIPPING: u32 = CLIENTS - 1;
+/// The time to live of the container that the others share.
+const SHARED: (&str, Policy) = ("items", Policy::Default(4));
+/// Keys a client works on at a time.
+const KEYS: usize = 3;
+/// Logical partitions of a client, which lie in different partitions.
+const PARTITION_KEYS: u32 = 4;
+/// Entries in the index of an item that never expires: `id`, `_ts`, `pk`, `client`, `serial`, `ttl`.
+pub(super) const INDEX_ENTRIES: u64 = 6;
+/// A key that was written so often is retired, and looked at once more in the end.
+const WRITES_MAX: u32 = 10;
+/// The longest a client waits; at times it is in more of a hurry.
+const PATIENCE: Duration = Duration::from_secs(6);
+const IMPATIENCE: Duration = Duration::from_millis(300);
+/// An expiry that is no further away is waited for.
+const WORTH_WAITING: Duration = Duration::from_millis(1200);
+/// How long it may take until a request is carried out once everything is put right.
+const RECOVERY: Duration = Duration::from_secs(10);
+
+/// A key with what is needed to ask for it.
+struct Item {
+    key: Key,
+    id: String,
+    partition_key: String,
+    /// Of the last version.
+    ttl: Option<i64>,
+    etag: Option<String>,
+    /// Of an earlier version.
+    old_etag: Option<String>,
+    writes: u32,
+}
+
+impl Item {
+    fn new(client: u32, number: u32) -> Self {
+        let id = format!("k{client}-{number}");
+        let partition_key = format!("p{client}-{}", number % PARTITION_KEYS);
+        Self {
+            key: Key::new(id.clone()),
+            id,
+            partition_key,
+            ttl: None,
+            etag: None,
+            old_etag: None,
+            writes: 0,
+        }
+    }
+
+    fn key_header(&self) -> (&'static str, String) {
+        ("x-ms-documentdb-partitionkey", format!("[\"{}\"]", self.partition_key))
+    }
+}
+
+/// What must hold for a write.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Condition {
+    None,
+    /// The last version.
+    Current,
+    /// A version that was replaced.
+    Old,
+}
+
+/// How fresh a read is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Level {
+    Strong,
+    Session,
+    Eventual,
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Query {
+    /// All items of a logical partition, as they come.
+    All,
+    /// The same, in the order of an index.
+    InOrder,
+    /// All items of the client, from all partitions, in the opposite order.
+    Everywhere,
+    /// One version, by the index.
+    Serial(u64),
+    /// The number of items of a logical partition.
+    Count,
+    /// The same, counted in the index.
+    CountByIndex,
+}
+
+impl Query {
+    fn text(self, client: u32) -> String {
+        match self {
+            Query::All => "SELECT * FROM c".to_string(),
+            Query::InOrder => "SELECT * FROM c ORDER BY c.serial".to_string(),
+            Query::Everywhere => format!(
+                "SELECT c.id, c.serial FROM c WHERE c.client = {client} ORDER BY c.serial DESC"
+            ),
+            Query::Serial(serial) => format!("SELECT * FROM c WHERE c.serial = {serial}"),
+            Query::Count => "SELECT VALUE COUNT(1) FROM c".to_string(),
+            Query::CountByIndex => {
+                format!("SELECT VALUE COUNT(1) FROM c WHERE c.client = {client}")
+            }
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Query::All => "query",
+            Query::InOrder => "query in order",
+            Query::Everywhere => "query of all partitions",
+            Query::Serial(_) => "query by index",
+            Query::Count => "count",
+            Query::CountByIndex => "count by index",
+        }
+    }
+}
+
+/// A client.
+pub(super) struct Client {
+    world: Rc<World>,
+    number: u32,
+    rng: SmallRng,
+    http: HttpClient,
+    container: String,
+    policy: Policy,
+    /// Containers that were given up: a change of unknown outcome may still come to something.
+    lost_containers: Vec<String>,
+    items: Vec<Item>,
+    /// Known to the end, and not written any more.
+    retired: Vec<Item>,
+    /// A write of unknown outcome may still change them.
+    lost: Vec<Item>,
+    made: u32,
+    serial: u64,
+    /// The session, by range.
+    session: BTreeMap<String, u64>,
+    /// When to end.
+    until: Instant,
+}
+
+impl Client {
+    pub(super) fn new(world: Rc<World>, number: u32, rng: SmallRng) -> Self {
+        let http = HttpClient::new(&world.network, number);
+        let flips = number == FLIPPING;
+        let (container, policy) = if flips { ("flips-0", Policy::Off) } else { SHARED };
+        let mut client = Self {
+            world,
+            number,
+            rng,
+            http,
+            container: container.to_string(),
+            policy,
+            lost_containers: Vec::new(),
+            items: Vec::new(),
+            retired: Vec::new(),
+            lost: Vec::new(),
+            made: 0,
+            serial: 0,
+            session: BTreeMap::new(),
+            until: monotonic(),
+        };
+        client.items = (0..KEYS).map(|_| client.new_item()).collect();
+        client
+    }
+
+    fn new_item(&mut self) -> Item {
+        self.made += 1;
+        Item::new(self.number, self.made)
+    }
+
+    fn flips(&self) -> bool {
+        self.number == FLIPPING
+    }
+
+    /// Makes the client's container; of those who share one, the first does.
+    pub(super) async fn set_up(&mut self) {
+        let database = json!({ "id": "shop" }).to_string();
+        self.insist("POST", "/dbs", Vec::new(), database, &[201, 409]).await;
+        // Two partitions.
+        let offer = ("x-ms-offer-throughput", "12000".to_string());
+        let headers = if self.flips() { Vec::new() } else { vec![offer] };
+        let definition = self.definition(self.policy);
+        self.insist("POST", "/dbs/shop/colls", headers, definition, &[201, 409]).await;
+    }
+
+    fn definition(&self, policy: Policy) -> String {
+        let mut definition = json!({
+            "id": self.container,
+            "partitionKey": { "paths": ["/pk"], "kind": "Hash", "version": 2 },
+        });
+        match policy {
+            Policy::Off => {}
+            Policy::NoDefault => definition["defaultTtl"] = json!(-1),
+            Policy::Default(seconds) => definition["defaultTtl"] = json!(seconds),
+        }
+        definition.to_string()
+    }
+
+    fn container_path(&self) -> String {
+        format!("/dbs/shop/colls/{}", self.container)
+    }
+
+    fn items_path(&self) -> String {
+        format!("{}/docs", self.container_path())
+    }
+
+    fn item_path(&self, item: &Item) -> String {
+        format!("{}/{}", self.items_path(), item.id)
+    }
+
+    /// Works for so long.
+    pub(super) async fn run(&mut self, time: Duration) {
+        self.until = monotonic() + time;
+        while monotonic() < self.until {
+            let which = self.rng.random_range(0..self.items.len());
+            let is_absent = self.items[which].key.known() == Known::Absent;
+            let stores = is_absent && self.rng.random_bool(0.6);
+            match self.rng.random_range(0..20) {
+                _ if stores => self.store(which).await,
+                0..3 if self.flips() => self.flip().await,
+                0..18 if self.flips() && self.rng.random_bool(0.5) => {
+                    self.read(which, Level::Strong).await;
+                }
+                9..18 if self.flips() => self.store(which).await,
+                0..6 => self.store(which).await,
+                6..7 => self.replace(which).await,
+                7..8 => self.patch(which).await,
+                8..9 => self.delete(which).await,
+                9..12 => self.read(which, Level::Strong).await,
+                12..15 => self.read(which, Level::Session).await,
+                15..18 => self.read(which, Level::Eventual).await,
+                _ => self.query(which).await,
+            }
+            self.retire();
+            let pause = self.pause(which);
+            sleep(pause).await;
+        }
+    }
+
+    /// Often just round the expiry, where things go wrong.
+    fn pause(&mut self, which: usize) -> Duration {
+        let random = Duration::from_millis(self.rng.random_range(0..200));
+        match self.items[which].key.known() {
+            Known::Version { expiry, .. } if self.rng.random_bool(0.5) => {
+                let left = expiry.saturating_sub(self.world.truth());
+                let aim = left.saturating_add(self.rng.random_range(-3000..3000));
+                match u64::try_from(aim).map(Duration::from_micros) {
+                    Ok(pause) if pause < WORTH_WAITING => pause,
+                    Ok(_) | Err(_) => random,
+                }
+            }
+            Known::Version { .. } | Known::Absent => random,
+        }
+    }
+
+    fn retire(&mut self) {
+        for which in 0..self.items.len() {
+            if self.items[which].writes >= WRITES_MAX {
+                let item = self.renew(which);
+                self.retired.push(item);
+            }
+        }
+    }
+
+    /// Puts a new key in the place of one.
+    fn renew(&mut self, which: usize) -> Item {
+        let item = self.new_item();
+        std::mem::replace(&mut self.items[which], item)
+    }
+
+    fn lose(&mut self, which: usize) {
+        self.world.count("unknown outcome");
+        let item = self.renew(which);
+        self.lost.push(item);
+    }
+
+    /// Asks any node.
+    async fn ask(&mut self, ask: Ask<'_>) -> (Span, Result<Answer, Lost>) {
+        let node = self.rng.random_range(self.world.numbers());
+        let patience = if self.rng.random_bool(0.1) { IMPATIENCE } else { PATIENCE };
+        self.ask_node(node, ask, patience).await
+    }
+
+    async fn ask_node(
+        &mut self,
+        node: u32,
+        ask: Ask<'_>,
+        patience: Duration,
+    ) -> (Span, Result<Answer, Lost>) {
+        let call = self.world.truth();
+        let answer = self.http.ask(node, &ask, call, patience).await;
+        let ret = self.world.truth();
+        let said = match &answer {
+            Ok(answer) => format!("{} lsn {:?}", answer.status, answer.header("lsn")),
+            Err(lost) => format!("{lost:?}"),
+        };
+        let (client, Ask { verb, path, body, .. }) = (self.number, ask);
+        self.world.note(format_args!("client {client} at {node}: {verb} {path} {body} → {said}"));
+        if let Ok(answer) = &answer {
+            self.world.count(match answer.status {
+                200..300 => "done",
+                304 => "not modified",
+                404 => "not found",
+                408 => "timed out",
+                409 => "conflict",
+                412 => "precondition failed",
+                429 => "put off",
+                503 => "unavailable",
+                _ => "refused",
+            });
+        }
+        (Span { call, ret }, answer)
+    }
+
+    /// Asks one node after the other until one answers with one of these.
+    async fn insist(
+        &mut self,
+        verb: &'static str,
+        path: &str,
+        headers: Vec<(&'static str, String)>,
+        body: String,
+        statuses: &[u16],
+    ) -> (Span, Answer) {
+        let deadline = monotonic() + RECOVERY;
+        loop {
+            let ask = Ask { verb, path, headers: headers.clone(), body: body.clone() };
+            let node = self.rng.random_range(self.world.numbers());
+            let (span, answer) = self.ask_node(node, ask, PATIENCE).await;
+            match answer {
+                Ok(answer) if statuses.contains(&answer.status) => return (span, answer),
+                other => assert!(
+                    monotonic() < deadline,
+                    "{verb} {path}: {other:?}\n{}",
+                    self.world.describe()
+                ),
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Takes over what an answer tells of the session; the entry it is as of.
+    fn learn(&mut self, answer: &Answer) -> Lsn {
+        let lsn = entry_of(answer);
+        let token = answer.header("x-ms-session-token").unwrap_or_default();
+        let (range, seen) = token.split_once(":-1#").expect("a token of one partition");
+        assert_eq!(seen.parse(), Ok(lsn), "the token is of the entry that was read");
+        let known = self.session.entry(range.to_string()).or_default();
+        *known = lsn.max(*known);
+        Lsn(lsn)
+    }
+
+    /// An answer that says something of the item; none if nothing was done, or nobody knows.
+    fn known_answer(&mut self, which: usize, answer: Result<Answer, Lost>) -> Option<Answer> {
+        match answer {
+            Ok(answer) => match (answer.status, answer.substatus()) {
+                (200 | 201 | 204 | 304 | 409 | 412, _) | (404, 0) => Some(answer),
+                // Surely nothing was done; 401 is from a node whose wall clock is far off.
+                (401 | 429 | 503, _) => None,
+                (408, _) => {
+                    self.lose(which);
+                    None
+                }
+                _ => panic!("nobody should be told {answer:?}"),
+            },
+            Err(Lost::NotSent) => None,
+            Err(Lost::NoAnswer) => {
+                self.lose(which);
+                None
+            }
+        }
+    }
+
+    fn condition(&mut self, which: usize) -> (Condition, Vec<(&'static str, String)>) {
+        let item = &self.items[which];
+        let mut headers = vec![item.key_header()];
+        let condition = match (self.rng.random_range(0..10), &item.etag, &item.old_etag) {
+            (0, Some(etag), _) => {
+                headers.push(("if-match", etag.clone()));
+                Condition::Current
+            }
+            (1, _, Some(etag)) => {
+                headers.push(("if-match", etag.clone()));
+                Condition::Old
+            }
+            _ => Condition::None,
+        };
+        (condition, headers)
+    }
+
+    fn body(&mut self, which: usize) -> (u64, Option<i64>, String) {
+        self.serial += 1;
+        let ttl = match self.rng.random_range(0..10) {
+            0 => Some(-1),
+            1..4 => None,
+            _ => Some(self.rng.random_range(1..7)),
+        };
+        let item = &self.items[which];
+        let mut body = json!({
+            "id": item.id,
+            "pk": item.partition_key,
+            "client": self.number,
+            "serial": self.serial,
+        });
+        if let Some(ttl) = ttl {
+            body["ttl"] = json!(ttl);
+        }
+        (self.serial, ttl, body.to_string())
+    }
+
+    /// Creates or upserts.
+    async fn store(&mut self, which: usize) {
+        let (serial, ttl, body) = self.body(which);
+        let creates = self.rng.random_bool(0.3);
+        let (condition, mut headers) = if creates {
+            (Condition::None, vec![self.items[which].key_header()])
+        } else {
+            self.condition(which)
+        };
+        if !creates {
+            headers.push(("x-ms-documentdb-is-upsert", "true".to_string()));
+        }
+        let path = self.items_path();
+        let ask = Ask { verb: "POST", path: &path, headers, body };
+        let (span, answer) = self.ask(ask).await;
+        let Some(answer) = self.known_answer(which, answer) else { return };
+        match answer.status {
+            201 => {
+                self.items[which].key.saw_gone(span, "created");
+                self.wrote(which, span, (serial, ttl), &answer);
+            }
+            200 if !creates => self.replaced(which, span, (serial, ttl), condition, &answer),
+            409 if creates => self.saw_alive(which, span, "conflicted", &answer),
+            412 => self.failed(which, span, condition, &answer),
+            _ => panic!("a write is not answered with {answer:?}"),
+        }
+    }
+
+    async fn replace(&mut self, which: usize) {
+        let (serial, ttl, body) = self.body(which);
+        let (condition, headers) = self.condition(which);
+        let path = self.item_path(&self.items[which]);
+        let (span, answer) = self.ask(Ask { verb: "PUT", path: &path, headers, body }).await;
+        let Some(answer) = self.known_answer(which, answer) else { return };
+        match answer.status {
+            200 => self.replaced(which, span, (serial, ttl), condition, &answer),
+            404 => self.saw_gone(which, span, "was not there to replace", &answer),
+            412 => self.failed(which, span, condition, &answer),
+            _ => panic!("a replace is not answered with {answer:?}"),
+        }
+    }
+
+    async fn patch(&mut self, which: usize) {
+        self.serial += 1;
+        let (serial, ttl) = (self.serial, self.items[which].ttl);
+        let (condition, headers) = self.condition(which);
+        let path = self.item_path(&self.items[which]);
+        let operation = json!({ "op": "set", "path": "/serial", "value": serial });
+        let body = json!({ "operations": [operation] }).to_string();
+        let (span, answer) = self.ask(Ask { verb: "PATCH", path: &path, headers, body }).await;
+        let Some(answer) = self.known_answer(which, answer) else { return };
+        match answer.status {
+            200 => self.replaced(which, span, (serial, ttl), condition, &answer),
+            404 => self.saw_gone(which, span, "was not there to patch", &answer),
+            412 => self.failed(which, span, condition, &answer),
+            _ => panic!("a patch is not answered with {answer:?}"),
+        }
+    }
+
+    async fn delete(&mut self, which: usize) {
+        let (condition, headers) = self.condition(which);
+        let path = self.item_path(&self.items[which]);
+        let ask = Ask { verb: "DELETE", path: &path, headers, body: String::new() };
+        let (span, answer) = self.ask(ask).await;
+        let Some(answer) = self.known_answer(which, answer) else { return };
+        match answer.status {
+            204 => {
+                assert!(condition != Condition::Old, "an old version was deleted");
+                let lsn = self.learn(&answer);
+                self.items[which].key.deleted(span, lsn);
+            }
+            404 => self.saw_gone(which, span, "was not there to delete", &answer),
+            412 => self.failed(which, span, condition, &answer),
+            _ => panic!("a delete is not answered with {answer:?}"),
+        }
+    }
+
+    fn replaced(
+        &mut self,
+        which: usize,
+        span: Span,
+        version: (u64, Option<i64>),
+        condition: Condition,
+        answer: &Answer,
+    ) {
+        assert!(condition != Condition::Old, "an old version was replaced");
+        self.items[which].key.saw_alive_at_apply(span, "replaced");
+        self.wrote(which, span, version, answer);
+    }
+
+    fn wrote(&mut self, which: usize, span: Span, version: (u64, Option<i64>), answer: &Answer) {
+        let lsn = self.learn(answer);
+        let (serial, ttl) = version;
+        let body = answer.json();
+        assert_eq!(body["serial"], serial, "the answer shows what was written");
+        let item = &mut self.items[which];
+        item.ttl = ttl;
+        item.old_etag = item.etag.take().or(item.old_etag.take());
+        item.etag = Some(body["_etag"].as_str().expect("an item has an etag").to_string());
+        item.writes += 1;
+        let ts = Seconds(body["_ts"].as_u64().expect("an item has a stamp"));
+        item.key.written(span, (serial, ts, ttl), self.policy, lsn);
+    }
+
+    fn saw_gone(&mut self, which: usize, span: Span, what: &str, answer: &Answer) {
+        self.learn(answer);
+        self.items[which].key.saw_gone(span, what);
+    }
+
+    fn saw_alive(&mut self, which: usize, span: Span, what: &str, answer: &Answer) {
+        self.learn(answer);
+        self.items[which].key.saw_alive_at_apply(span, what);
+    }
+
+    /// A precondition failed: there is another version than the one asked for.
+    fn failed(&mut self, which: usize, span: Span, condition: Condition, answer: &Answer) {
+        assert!(condition == Condition::Old, "the last version was not the last");
+        self.saw_alive(which, span, "had another version", answer);
+    }
+
+    async fn read(&mut self, which: usize, level: Level) {
+        let item = &self.items[which];
+        let (path, mut headers) = (self.item_path(item), vec![item.key_header()]);
+        let asks_for_change = item.etag.is_some() && self.rng.random_bool(0.2);
+        match level {
+            Level::Strong if asks_for_change => {
+                let etag = item.etag.clone().expect("there is one");
+                headers.push(("if-none-match", etag));
+            }
+            Level::Strong => {}
+            Level::Session => {
+                let parts = self.session.iter().map(|(range, lsn)| format!("{range}:-1#{lsn}"));
+                let token = parts.collect::<Vec<_>>().join(",");
+                headers.push(("x-ms-consistency-level", "Session".to_string()));
+                headers.push(("x-ms-session-token", token));
+            }
+            Level::Eventual => {
+                headers.push(("x-ms-consistency-level", "Eventual".to_string()));
+            }
+        }
+        let session = self.session.clone();
+        let ask = Ask { verb: "GET", path: &path, headers, body: String::new() };
+        let (span, answer) = self.ask(ask).await;
+        let Some(answer) = found(answer) else { return };
+        self.judge(which, span, level, &session, &answer);
+    }
+
+    fn judge(
+        &mut self,
+        which: usize,
+        span: Span,
+        level: Level,
+        session: &BTreeMap<String, u64>,
+        answer: &Answer,
+    ) {
+        let lsn = match level {
+            Level::Strong | Level::Session => self.learn(answer),
+            // What it tells is not kept: a later one may be about an earlier moment.
+            Level::Eventual => Lsn(entry_of(answer)),
+        };
+        let token = answer.header("x-ms-session-token").expect("reads have a token");
+        let range = token.split(':').next().unwrap_or_default();
+        let seen = session.get(range).copied().unwrap_or_default();
+        let price = match (level, answer.status) {
+            (Level::Strong, 200 | 404) => "2",
+            (Level::Strong | Level::Session | Level::Eventual, _) => "1",
+        };
+        assert_eq!(answer.header("x-ms-request-charge"), Some(price), "{level:?}");
+        let key = &mut self.items[which].key;
+        let shown = match (answer.status, key.known()) {
+            (404, _) => None,
+            // The version that was named, which is the last.
+            (304, Known::Version { serial, .. }) => Some(serial),
+            (304, Known::Absent) => panic!("{} is back, not modified", key.name()),
+            _ => Some(answer.json()["serial"].as_u64().expect("items have a serial")),
+        };
+        self.world.count(match (level, shown) {
+            (Level::Strong, Some(_)) => "strong read found",
+            (Level::Strong, None) => "strong read found nothing",
+            (Level::Session, Some(_)) => "session read found",
+            (Level::Session, None) => "session read found nothing",
+            (Level::Eventual, _) if lsn < key.changed() => "eventual read of an earlier moment",
+            (Level::Eventual, Some(_)) => "eventual read found",
+            (Level::Eventual, None) => "eventual read found nothing",
+        });
+        match level {
+            Level::Strong => key.read_last(span, lsn, shown),
+            Level::Session => {
+                assert!(lsn.0 >= seen, "a session at {seen} was answered at {lsn}");
+                key.read_last(span, lsn, shown);
+            }
+            Level::Eventual => key.read(span, lsn, shown),
+        }
+    }
+
+    /// Changes the container's time to live.
+    async fn flip(&mut self) {
+        let policies = [
+            Policy::Off,
+            Policy::NoDefault,
+            Policy::Default(1),
+            Policy::Default(3),
+            Policy::Default(10),
+            Policy::Default(1000),
+        ];
+        let policy = policies[self.rng.random_range(0..policies.len())];
+        let (path, body) = (self.container_path(), self.definition(policy));
+        let (span, answer) =
+            self.ask(Ask { verb: "PUT", path: &path, headers: Vec::new(), body }).await;
+        match answer.map(|answer| (answer.status, answer)) {
+            Ok((200, _)) => self.adopt(span, policy),
+            // Surely nothing was changed.
+            Ok((401 | 429 | 503, _)) | Err(Lost::NotSent) => {}
+            Ok((408, _)) | Err(Lost::NoAnswer) => self.lose_container().await,
+            Ok((_, answer)) => panic!("a replace of the container is not answered with {answer:?}"),
+        }
+    }
+
+    fn adopt(&mut self, span: Span, policy: Policy) {
+        self.world.count("time to live changed");
+        self.policy = policy;
+        for which in 0..self.items.len() {
+            if !self.items[which].key.adopt(span, policy) {
+                let item = self.renew(which);
+                self.lost.push(item);
+            }
+        }
+        for mut item in std::mem::take(&mut self.retired) {
+            let is_known = item.key.adopt(span, policy);
+            if is_known { &mut self.retired } else { &mut self.lost }.push(item);
+        }
+    }
+
+    /// Goes on with another container.
+    async fn lose_container(&mut self) {
+        self.world.count("container of unknown time to live");
+        let next = format!("flips-{}", self.lost_containers.len() + 1);
+        self.lost_containers.push(std::mem::replace(&mut self.container, next));
+        self.policy = Policy::Off;
+        self.retired.clear();
+        self.lost.clear();
+        for which in 0..self.items.len() {
+            self.renew(which);
+        }
+        let definition = self.definition(self.policy);
+        // The definition is always the same, so that of two attempts either is as good.
+        while monotonic() < self.until {
+            let body = definition.clone();
+            let ask = Ask { verb: "POST", path: "/dbs/shop/colls", headers: Vec::new(), body };
+            if let (_, Ok(Answer { status: 201 | 409, .. })) = self.ask(ask).await {
+                return;
+            }
+        }
+    }
+
+    /// Asks for items of a logical partition or of the whole container, by one index or another, or for
+    /// their number.
+    async fn query(&mut self, which: usize) {
+        let query = self.some_query(which);
+        let item = &self.items[which];
+        let mut headers = vec![
+            ("content-type", "application/query+json".to_string()),
+            ("x-ms-documentdb-isquery", "true".to_string()),
+        ];
+        headers.push(match query {
+            Query::Everywhere => ("x-ms-documentdb-query-enablecrosspartition", "true".to_string()),
+            Query::All | Query::InOrder | Query::Serial(_) | Query::Count | Query::CountByIndex => {
+                item.key_header()
+            }
+        });
+        let partition_key = item.partition_key.clone();
+        let body = json!({ "query": query.text(self.number), "parameters": [] }).to_string();
+        let Some((span, lsn, rows)) = self.pages(query, &headers, &body).await else { return };
+        self.world.count(query.name());
+        match query {
+            Query::All => self.judge_rows(Some(&partition_key), span, lsn, &rows),
+            Query::InOrder => {
+                assert!(serials(&rows).is_sorted(), "rows are in order");
+                self.judge_rows(Some(&partition_key), span, lsn, &rows);
+            }
+            Query::Everywhere => {
+                assert!(serials(&rows).rev().is_sorted(), "rows are in order");
+                self.judge_rows(None, span, lsn, &rows);
+            }
+            Query::Serial(serial) => self.judge_serial(which, span, lsn, serial, &rows),
+            Query::Count | Query::CountByIndex => self.judge_count(&partition_key, span, &rows),
+        }
+    }
+
+    fn some_query(&mut self, which: usize) -> Query {
+        match self.rng.random_range(0..6) {
+            0 => Query::All,
+            1 => Query::InOrder,
+            2 => Query::Everywhere,
+            3 => Query::Count,
+            4 => Query::CountByIndex,
+            _ => {
+                let serials: Vec<u64> = self.items[which].key.serials().collect();
+                // Most often the last one.
+                let back = if self.rng.random_bool(0.3) { self.rng.random_range(0..3) } else { 0 };
+                serials.iter().rev().nth(back).map_or(Query::All, |serial| Query::Serial(*serial))
+            }
+        }
+    }
+
+    /// All pages of a result, and the entry it is as of, as far as one partition answered; none if one
+    /// of them does not come.
+    async fn pages(
+        &mut self,
+        query: Query,
+        headers: &[(&'static str, String)],
+        body: &str,
+    ) -> Option<(Span, Lsn, Vec<Value>)> {
+        let path = self.items_path();
+        let (mut rows, mut continuation, mut call) = (Vec::new(), None, None);
+        loop {
+            let mut headers = headers.to_vec();
+            headers.extend(continuation.map(|text| ("x-ms-continuation", text)));
+            let ask = Ask { verb: "POST", path: &path, headers, body: body.to_string() };
+            let (span, answer) = self.ask(ask).await;
+            let answer = found(answer)?;
+            assert_eq!(answer.status, 200, "a query has an answer, though it may be empty");
+            let call = *call.get_or_insert(span.call);
+            let page = answer.json();
+            rows.extend_from_slice(page["Documents"].as_array().expect("a page has rows"));
+            let lsn = match query {
+                // What several partitions answered is as of several entries.
+                Query::Everywhere => Lsn(u64::MAX),
+                Query::All
+                | Query::InOrder
+                | Query::Serial(_)
+                | Query::Count
+                | Query::CountByIndex => self.learn(&answer),
+            };
+            continuation = answer.header("x-ms-continuation").map(String::from);
+            if continuation.is_none() {
+                return Some((Span { call, ret: span.ret }, lsn, rows));
+            }
+            assert_eq!(query, Query::Everywhere, "a page holds all there is");
+        }
+    }
+
+    /// A query for one version: its item, if it is the last one and alive.
+    fn judge_serial(&mut self, which: usize, span: Span, lsn: Lsn, serial: u64, rows: &[Value]) {
+        let key = &mut self.items[which].key;
+        let shown: Vec<u64> = serials(rows).collect();
+        match key.known() {
+            Known::Version { serial: last, .. } if last == serial => {
+                key.read_last(span, lsn, shown.first().copied());
+            }
+            Known::Version { .. } | Known::Absent => {
+                assert!(shown.is_empty(), "{} is not {serial} any more", key.name());
+            }
+        }
+    }
+
+    /// Rows of one logical partition, or of all.
+    fn judge_rows(&mut self, scope: Option<&str>, span: Span, lsn: Lsn, rows: &[Value]) {
+        let mut shown: BTreeMap<&str, u64> = BTreeMap::new();
+        for row in rows {
+            let id = row["id"].as_str().expect("items have an id");
+            let serial = row["serial"].as_u64().expect("items have a serial");
+            assert_eq!(shown.insert(id, serial), None, "{id} is there twice");
+        }
+        for item in self.items.iter_mut().chain(&mut self.retired) {
+            let found = shown.remove(item.id.as_str());
+            if scope.is_none_or(|scope| item.partition_key == scope) {
+                item.key.read_last(span, lsn, found);
+            } else {
+                assert_eq!(found, None, "{} is in another logical partition", item.id);
+            }
+        }
+        for id in shown.keys() {
+            assert!(self.lost.iter().any(|item| item.id == *id), "nobody wrote {id}");
+        }
+    }
+
+    fn judge_count(&self, partition_key: &str, span: Span, rows: &[Value]) {
+        let count = rows[0].as_u64().expect("a number");
+        let mut bounds = 0..=0;
+        for item in self.items.iter().chain(&self.retired) {
+            if item.partition_key == partition_key
+                && let Known::Version { expiry, .. } = item.key.known()
+            {
+                let surely = u64::from(expiry > span.ret);
+                let possibly = u64::from(expiry > span.call);
+                bounds = bounds.start() + surely..=bounds.end() + possibly;
+            }
+        }
+        let lost = self.lost.iter().filter(|item| item.partition_key == partition_key).count();
+        let bounds = *bounds.start()..=bounds.end() + lost as u64;
+        assert!(bounds.contains(&count), "{count} items where there are {bounds:?}");
+    }
+
+    /// Reads all that is known, once everything is put right, and deletes what is not known; returns
+    /// how many items are left that never expire.
+    pub(super) async fn settle(&mut self) -> u64 {
+        if self.flips() {
+            self.settle_containers().await;
+        }
+        for item in std::mem::take(&mut self.lost) {
+            let headers = vec![item.key_header()];
+            let path = self.item_path(&item);
+            self.insist("DELETE", &path, headers, String::new(), &[204, 404]).await;
+        }
+        self.verify().await
+    }
+
+    /// Deletes what was given up, and turns expiry on where it may be off, so that the dead are swept.
+    async fn settle_containers(&mut self) {
+        self.set_up().await;
+        for container in std::mem::take(&mut self.lost_containers) {
+            let path = format!("/dbs/shop/colls/{container}");
+            self.insist("DELETE", &path, Vec::new(), String::new(), &[204, 404]).await;
+        }
+        let policy = Policy::Default(1);
+        let (path, body) = (self.container_path(), self.definition(policy));
+        let (mut span, answer) = self.insist("PUT", &path, Vec::new(), body, &[200]).await;
+        assert_eq!(answer.json()["defaultTtl"], 1, "the answer shows the new definition");
+        // Earlier attempts may have been the one that did it.
+        span.call = 0;
+        self.adopt(span, policy);
+    }
+
+    /// Reads all that is known; returns how many items never expire.
+    pub(super) async fn verify(&mut self) -> u64 {
+        let retired = std::mem::take(&mut self.retired);
+        self.items.extend(retired);
+        let mut immortal = 0;
+        for which in 0..self.items.len() {
+            let item = &self.items[which];
+            let (path, headers) = (self.item_path(item), vec![item.key_header()]);
+            let (span, answer) =
+                self.insist("GET", &path, headers, String::new(), &[200, 404]).await;
+            let session = self.session.clone();
+            self.judge(which, span, Level::Strong, &session, &answer);
+            if let Known::Version { expiry: NEVER, .. } = self.items[which].key.known() {
+                immortal += 1;
+            }
+        }
+        immortal
+    }
+}
+
+/// The answer of a read; none if there was none.
+fn found(answer: Result<Answer, Lost>) -> Option<Answer> {
+    let answer = answer.ok()?;
+    match (answer.status, answer.substatus()) {
+        (200 | 304, _) | (404, 0) => Some(answer),
+        (401 | 408 | 429 | 503, _) => None,
+        _ => panic!("a read is not answered with {answer:?}"),
+    }
+}
+
+/// The serials of rows.
+fn serials(rows: &[Value]) -> impl DoubleEndedIterator<Item = u64> {
+    rows.iter().map(|row| row["serial"].as_u64().expect("items have a serial"))
+}
+
+fn entry_of(answer: &Answer) -> u64 {
+    let lsn = answer.header("lsn").and_then(|text| text.parse().ok());
+    lsn.unwrap_or_else(|| panic!("an answer without an entry: {answer:?}"))
+}

@@ -1,0 +1,297 @@
+//! Scenarios that need whole nodes, told one by one. The names carry the T-numbers of
+//! `docs/TESTING.md`.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ephemeris_raft::testing::simulate;
+use ephemeris_store::ids::GroupId;
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use super::http::{Answer, Ask, HttpClient, Lost};
+use super::machine::{Loss, node_ip};
+use super::show_what_happens;
+use super::world::{Options, World};
+use crate::clock::monotonic;
+
+/// An answer within this is no news: elections and recovery take their time.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// A time to live that ends while a node is made anew, or soon after.
+const SHORT: Duration = Duration::from_secs(20);
+const HOUR: Duration = Duration::from_hours(1);
+/// Gateways accept dates that are not further off.
+const TEN_MINUTES_MICROS: i64 = 600_000_000;
+
+/// Runs a scenario in simulated time, with clocks that are right.
+fn scenario<F: Future<Output = ()>>(options: Options, tell: impl FnOnce(Scene) -> F) {
+    show_what_happens();
+    simulate(1, async {
+        let world = World::new(1, options, None);
+        world.heal().await;
+        let http = HttpClient::new(&world.network, 0);
+        tell(Scene { world, http }).await;
+    });
+}
+
+/// A world with hands to act in it.
+struct Scene {
+    world: Rc<World>,
+    http: HttpClient,
+}
+
+impl Scene {
+    /// Asks a node once.
+    async fn ask(
+        &mut self,
+        node: u32,
+        verb: &'static str,
+        path: &str,
+        headers: &[(&'static str, &str)],
+        body: &Value,
+    ) -> Result<Answer, Lost> {
+        let headers = headers.iter().map(|(name, value)| (*name, (*value).to_string())).collect();
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let ask = Ask { verb, path, headers, body };
+        let now = self.world.truth();
+        self.http.ask(node, &ask, now, PATIENCE).await
+    }
+
+    /// Asks a node until it answers with this.
+    async fn expect(
+        &mut self,
+        (node, status): (u32, u16),
+        verb: &'static str,
+        path: &str,
+        headers: &[(&'static str, &str)],
+        body: &Value,
+    ) -> Answer {
+        let deadline = monotonic() + PATIENCE;
+        loop {
+            let answer = self.ask(node, verb, path, headers, body).await;
+            match answer {
+                Ok(answer) if answer.status == status => return answer,
+                other => assert!(
+                    monotonic() < deadline,
+                    "{verb} {path}: {other:?}\n{}",
+                    self.world.describe()
+                ),
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    async fn create_container(&mut self, default_ttl: i64) {
+        self.expect((1, 201), "POST", "/dbs", &[], &json!({ "id": "d" })).await;
+        let offer = [("x-ms-offer-throughput", "12000")];
+        let body = definition(default_ttl);
+        self.expect((1, 201), "POST", "/dbs/d/colls", &offer, &body).await;
+    }
+
+    async fn put(&mut self, node: u32, id: &str, ttl: i64) {
+        let headers = [KEY, ("x-ms-documentdb-is-upsert", "true")];
+        let body = json!({ "id": id, "pk": "p", "ttl": ttl });
+        let deadline = monotonic() + PATIENCE;
+        while !matches!(
+            self.ask(node, "POST", DOCS, &headers, &body).await,
+            Ok(Answer { status: 200 | 201, .. })
+        ) {
+            assert!(monotonic() < deadline, "not written:\n{}", self.world.describe());
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// What a node finds at each level of consistency: 200 or 404.
+    async fn finds(&mut self, node: u32, id: &str) -> BTreeSet<u16> {
+        let mut found = BTreeSet::new();
+        for level in ["Strong", "Session", "Eventual"] {
+            let deadline = monotonic() + PATIENCE;
+            loop {
+                let headers = [KEY, ("x-ms-consistency-level", level)];
+                let path = format!("{DOCS}/{id}");
+                let answer = self.ask(node, "GET", &path, &headers, &Value::Null).await;
+                if let Ok(Answer { status: status @ (200 | 404), .. }) = answer {
+                    found.insert(status);
+                    break;
+                }
+                assert!(monotonic() < deadline, "{answer:?}\n{}", self.world.describe());
+                sleep(Duration::from_millis(20)).await;
+            }
+        }
+        found
+    }
+
+    /// Cuts nodes off from all other nodes.
+    fn isolate(&self, nodes: &[u32]) {
+        for node in nodes {
+            for other in self.world.numbers().filter(|other| other != node) {
+                self.world.network.cut(node_ip(*node), node_ip(other));
+                self.world.network.cut(node_ip(other), node_ip(*node));
+            }
+        }
+    }
+
+    /// The nodes that each partition has replicas on.
+    fn placement(&self) -> Vec<(GroupId, BTreeSet<u32>)> {
+        let node = self.world.node(1).expect("node 1 runs");
+        let directory = node.directory().current();
+        let placed = directory.state().partitions().map(|record| {
+            let nodes = record.replicas.iter().map(|replica| replica.node.0).collect();
+            (record.group, nodes)
+        });
+        placed.collect()
+    }
+
+    /// The policy epoch at every replica of a group that runs.
+    fn epochs(&self, group: GroupId) -> Vec<u64> {
+        let replicas = self.world.numbers().flat_map(|number| self.world.replicas(number));
+        let replicas = replicas.filter(|local| local.group().group() == group);
+        replicas.map(|local| local.group().machine().state().ttl().epoch().0).collect()
+    }
+
+    /// Ends all processes in order.
+    async fn stop_all(&self) {
+        for number in self.world.numbers() {
+            self.world.stop(number).await;
+        }
+    }
+}
+
+const DOCS: &str = "/dbs/d/colls/c/docs";
+const KEY: (&str, &str) = ("x-ms-documentdb-partitionkey", "[\"p\"]");
+
+fn definition(default_ttl: i64) -> Value {
+    let key = json!({ "paths": ["/pk"], "kind": "Hash", "version": 2 });
+    json!({ "id": "c", "partitionKey": key, "defaultTtl": default_ttl })
+}
+
+/// Two nodes of the one set of three, not both of them in the other.
+fn majority_without(one: &BTreeSet<u32>, other: &BTreeSet<u32>) -> Vec<u32> {
+    let pairs = one.iter().flat_map(|a| one.range(a + 1..).map(|b| vec![*a, *b]));
+    let mut spared = pairs.filter(|pair| !pair.iter().all(|node| other.contains(node)));
+    spared.next().expect("replicas are spread")
+}
+
+/// T41: a change of the time to live is not done before every partition has applied it. A partition
+/// that nobody can reach keeps it from being answered 200, and gets it later all the same.
+#[test]
+fn t41_an_unreachable_partition_keeps_a_replace_from_being_answered_200() {
+    let options = Options { nodes: 5, ..Options::plain() };
+    scenario(options, async |mut scene| {
+        scene.create_container(1000).await;
+        let placement = scene.placement();
+        let [(near, near_nodes), (far, far_nodes)] = &placement[..] else {
+            panic!("{placement:?}")
+        };
+        let lost = majority_without(far_nodes, near_nodes);
+        // The other partition, and the catalog, keep a majority.
+        scene.isolate(&lost);
+        let gateway = scene.world.numbers().find(|node| !lost.contains(node)).expect("three");
+        let path = "/dbs/d/colls/c";
+        // Until the catalog has a leader again, nothing is done at all.
+        let deadline = monotonic() + PATIENCE;
+        let answer = loop {
+            let answer = scene.ask(gateway, "PUT", path, &[], &definition(1)).await;
+            match answer {
+                Ok(answer) if answer.status != 429 => break answer,
+                _ => assert!(monotonic() < deadline, "{}", scene.world.describe()),
+            }
+        };
+        assert_eq!(answer.status, 408, "not done, and not undone: {answer:?}");
+        let shown = scene.expect((gateway, 200), "GET", path, &[], &Value::Null).await;
+        assert_eq!(shown.json()["defaultTtl"], 1, "the catalog has it");
+        assert!(scene.epochs(*far).contains(&1), "the far partition does not");
+
+        scene.world.network.heal();
+        scene.expect((gateway, 200), "PUT", path, &[], &definition(1)).await;
+        for group in [near, far] {
+            let world = &scene.world;
+            let applied = || scene.epochs(*group).iter().all(|epoch| *epoch == 2);
+            world.wait("the policy to be everywhere", PATIENCE, applied).await;
+        }
+    });
+}
+
+/// T50: what had expired before a backup was restored is gone at the first read, at every level; what
+/// had not is there; and no countdown starts anew.
+#[test]
+fn t50_a_restored_backup_shows_nothing_that_has_expired_meanwhile() {
+    scenario(Options::plain(), async |mut scene| {
+        scene.create_container(-1).await;
+        for (id, ttl) in [("minutes", 600), ("hours", 3 * 3600), ("forever", -1)] {
+            scene.put(1, id, ttl).await;
+        }
+        scene.stop_all().await;
+        let copies: Vec<_> =
+            scene.world.numbers().map(|number| scene.world.copy_disks(number)).collect();
+
+        scene.world.heal().await;
+        scene.put(2, "later", -1).await;
+        // Now it would live for another ten minutes, were it not for the backup.
+        scene.put(2, "minutes", 3600).await;
+        scene.stop_all().await;
+        sleep(2 * HOUR).await;
+        for (number, copy) in scene.world.numbers().zip(copies) {
+            scene.world.restore_disks(number, copy);
+        }
+        scene.world.heal().await;
+        for node in scene.world.numbers() {
+            assert_eq!(scene.finds(node, "minutes").await, [404].into(), "at node {node}");
+            assert_eq!(scene.finds(node, "hours").await, [200].into(), "at node {node}");
+            assert_eq!(scene.finds(node, "forever").await, [200].into(), "at node {node}");
+            assert_eq!(scene.finds(node, "later").await, [404].into(), "at node {node}");
+        }
+        sleep(HOUR).await;
+        assert_eq!(scene.finds(1, "hours").await, [404].into(), "three hours, not five");
+    });
+}
+
+/// T55: a node that lost its data and whose clock is behind gets its replicas anew by snapshots, and
+/// shows nothing that has expired.
+#[test]
+fn t55_a_node_made_anew_with_a_slow_clock_shows_nothing_that_has_expired() {
+    scenario(Options::plain(), async |mut scene| {
+        scene.create_container(-1).await;
+        let short = i64::try_from(SHORT.as_secs()).expect("seconds");
+        for (id, ttl) in [("short", short), ("long", 3600)] {
+            scene.put(1, id, ttl).await;
+        }
+        // Nothing is in the log any more when the node comes back.
+        for number in 1..=2 {
+            scene.world.on(number, |node| async move { node.flush().await });
+        }
+        scene.world.end(3, Loss::Everything);
+        scene.world.wipe(3);
+        scene.world.time(3).set_wall(-TEN_MINUTES_MICROS, 0);
+        scene.world.boot(3);
+        let world = scene.world.clone();
+        let ended = || world.host(3).and_then(|host| host.ended());
+        scene.world.wait("the node to be refused", PATIENCE, || ended().is_some()).await;
+        let reason = ended().expect("it has ended");
+        assert!(reason.contains("forget-node 3"), "{reason}");
+        scene.world.end(3, Loss::Everything);
+
+        let forget = json!({ "node": 3 });
+        scene.expect((1, 200), "POST", "/admin/forget-node", &[], &forget).await;
+        scene.world.boot(3);
+        let ready = || {
+            let node = world.node(3);
+            node.is_some_and(|node| node.readiness().iter().all(|(_, holds)| *holds))
+        };
+        scene.world.wait("the node to be ready", 3 * PATIENCE, ready).await;
+        let behind = || {
+            world.replicas(3).len() == 2
+                && world.replicas(3).iter().all(|local| {
+                    let near = &world.replicas(1);
+                    near.iter().any(|other| {
+                        other.group().machine().state() == local.group().machine().state()
+                    })
+                })
+        };
+        scene.world.wait("its replicas to be as the others", PATIENCE, behind).await;
+        sleep(SHORT).await;
+        assert_eq!(scene.finds(3, "short").await, [404].into());
+        assert_eq!(scene.finds(3, "long").await, [200].into());
+    });
+}
