@@ -79,9 +79,8 @@ impl HttpClient {
         let request = self.request(ask, now);
         let mut sent = false;
         let answering = self.exchange(node, request, &mut sent);
-        match timeout(patience, answering).await {
-            Ok(Some(answer)) => return Ok(answer),
-            Ok(None) | Err(_) => {}
+        if let Ok(Some(answer)) = timeout(patience, answering).await {
+            return Ok(answer);
         }
         self.connections.remove(&node);
         Err(if sent { Lost::NoAnswer } else { Lost::NotSent })

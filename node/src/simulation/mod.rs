@@ -8,8 +8,8 @@
 //! was acknowledged must be there, what has expired must be gone, from disks too, and the replicas
 //! must be equal; and once more after all nodes lost their power at once.
 //!
-//! `SEEDS=1000 cargo nextest run --workspace whole_nodes` runs more seeds; a failure prints its seed,
-//! and `SEED=n` runs that one alone. `RUST_LOG=simulation=debug` tells what happens.
+//! `SEEDS=1000 cargo nextest run --workspace t65_whole_nodes` runs more seeds; a failure prints its
+//! seed, and `SEED=n` runs that one alone. `RUST_LOG=simulation=debug` tells what happens.
 
 mod client;
 mod demon;
@@ -41,7 +41,7 @@ use machine::Loss;
 use world::{Options, World};
 
 /// Seeds run when nothing else is said.
-const SEEDS: u64 = 60;
+const SEEDS: u64 = 50;
 /// How long clients and faults run, in simulated time.
 const RUN: Duration = Duration::from_mins(1);
 /// How long a write of unknown outcome may still come to something once everything is put right.
@@ -77,7 +77,7 @@ fn t65_whole_nodes_keep_every_promise_whatever_breaks() {
                 }
             }
             Err(panic) => {
-                eprintln!("replay: SEED={seed} cargo nextest run --workspace whole_nodes");
+                eprintln!("replay: SEED={seed} cargo nextest run --workspace t65_whole_nodes");
                 std::panic::resume_unwind(panic);
             }
         }
