@@ -9,14 +9,16 @@ use std::sync::Arc;
 
 use rocksdb::{
     BlockBasedOptions, Cache, ColumnFamilyDescriptor, DB, DBCompressionType,
-    DBRawIteratorWithThreadMode, FlushOptions, Options, ReadOptions, SnapshotWithThreadMode,
-    WriteBatch, WriteOptions,
+    DBRawIteratorWithThreadMode, FlushOptions, Options, ReadOptions, SliceTransform,
+    SnapshotWithThreadMode, WriteBatch, WriteOptions,
 };
 use self_cell::self_cell;
 
 use super::{
     Batch, Change, Cursor, Direction, Engine, Fault, KeyRange, Read, RowRef, Table, Usage,
 };
+use crate::ids::ItemNumber;
+use crate::keycode::prefix_end;
 
 /// How much memory the engine may take.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +39,9 @@ impl Default for RocksOptions {
 /// when one of them must, so files are small: after the usual four, compacting is a quarter of the work
 /// of a sweep.
 const FLUSHES_PER_COMPACTION: i32 = 8;
+
+/// Bytes of the item number at the end of each index entry.
+const NUMBER_BYTES: usize = size_of::<ItemNumber>();
 
 /// A RocksDB database with one column family per table.
 pub struct RocksEngine {
@@ -79,10 +84,9 @@ fn table_options(cache: &Cache, options: RocksOptions, table: Table) -> Options 
     let mut blocks = BlockBasedOptions::default();
     blocks.set_block_cache(cache);
     blocks.set_block_size(8 << 10);
-    // Nobody asks for a single entry.
-    if table != Table::Index {
-        blocks.set_bloom_filter(10.0, false);
-    }
+    blocks.set_bloom_filter(10.0, false);
+    // Nobody asks for a single entry, but for those of one value.
+    blocks.set_whole_key_filtering(table != Table::Index);
     // Indexes and filters stay in memory with their open files: in the cache, which is small, a large
     // file's index would be read and decompressed again for every lookup.
     blocks.set_cache_index_and_filter_blocks(false);
@@ -93,7 +97,15 @@ fn table_options(cache: &Cache, options: RocksOptions, table: Table) -> Options 
     family.set_level_zero_file_num_compaction_trigger(FLUSHES_PER_COMPACTION);
     family.set_compression_type(DBCompressionType::Lz4);
     family.set_level_compaction_dynamic_level_bytes(true);
+    if table == Table::Index {
+        family.set_prefix_extractor(SliceTransform::create("value", without_number, None));
+    }
     family
+}
+
+/// What all entries of one value begin with: files that have none of them are passed over unread.
+fn without_number(key: &[u8]) -> &[u8] {
+    &key[..key.len().saturating_sub(NUMBER_BYTES)]
 }
 
 fn unjournaled() -> WriteOptions {
@@ -106,8 +118,14 @@ fn family(db: &DB, table: Table) -> &rocksdb::ColumnFamily {
     db.cf_handle(table.name()).expect("every table was opened with the database")
 }
 
-fn read_options(range: &KeyRange) -> ReadOptions {
+fn read_options(range: &KeyRange, direction: Direction) -> ReadOptions {
     let mut options = ReadOptions::default();
+    let is_one_value = range.table == Table::Index
+        && direction == Direction::Forward
+        && range.start.ends_with(&[0; NUMBER_BYTES])
+        && range.end == prefix_end(without_number(&range.start));
+    options.set_prefix_same_as_start(is_one_value);
+    options.set_total_order_seek(!is_one_value);
     options.set_iterate_lower_bound(range.start.clone());
     if let Some(end) = &range.end {
         options.set_iterate_upper_bound(end.clone());
@@ -144,7 +162,7 @@ impl<'a> RocksCursor<'a> {
         if range.is_empty() {
             return Box::new(NoRows);
         }
-        Box::new(Self { rows: rows(read_options(range)), direction, has_begun: false })
+        Box::new(Self { rows: rows(read_options(range, direction)), direction, has_begun: false })
     }
 
     fn advance(&mut self) {

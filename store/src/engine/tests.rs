@@ -196,5 +196,36 @@ mod rocks {
             let crashed = RocksEngine::open(dead.path(), RocksOptions::default()).unwrap();
             prop_assert!(survivors.contains(&contents(&crashed)), "a crash leaves a prefix");
         }
+
+        /// Files without a value are passed over by what their filters say.
+        #[test]
+        fn entries_of_one_value_are_found_whichever_file_they_are_in(
+            steps in proptest::collection::vec((0_u8..8, b'a'..=b'c', 1_u64..12), 1..80),
+        ) {
+            let live = tempfile::tempdir().unwrap();
+            let engine = RocksEngine::open(live.path(), RocksOptions::default()).unwrap();
+            let mut model = Model::new();
+            for (kind, value, number) in steps {
+                let key = [&b"path"[..], &[value], &number.to_be_bytes()].concat();
+                let wish = match kind {
+                    0..4 => Wish::Put(Table::Index, key, Vec::new()),
+                    4..6 => Wish::Delete(Table::Index, key),
+                    6 => Wish::DeleteRange(KeyRange::prefix(Table::Index, key[..5].to_vec())),
+                    _ => {
+                        engine.flush().unwrap();
+                        continue;
+                    }
+                };
+                engine.write(batch(std::slice::from_ref(&wish))).unwrap();
+                change_model(&mut model, &[wish]);
+            }
+            for value in b'a'..=b'd' {
+                let mut probe = KeyRange::prefix(Table::Index, [&b"path"[..], &[value]].concat());
+                check_scans(&engine, &model, &probe);
+                probe.start.extend_from_slice(&[0; 8]);
+                check_scans(engine.view().as_ref(), &model, &probe);
+            }
+            check_scans(&engine, &model, &KeyRange::prefix(Table::Index, b"path".to_vec()));
+        }
     }
 }

@@ -4,6 +4,7 @@ use std::ops::{Bound, RangeInclusive};
 
 use super::key::{EncodedValue, UNDEFINED, order_bytes, text_beginning};
 use super::path::IndexPath;
+use crate::ids::ItemNumber;
 use crate::keycode::prefix_end;
 use crate::query::Value;
 
@@ -18,23 +19,29 @@ pub struct IndexRange {
     start: Vec<u8>,
     /// The first one outside; none if there is none.
     end: Option<Vec<u8>>,
+    /// True if all entries inside have one value, `start`.
+    is_one_value: bool,
 }
 
 impl IndexRange {
+    fn new(path: IndexPath, start: Vec<u8>, end: Option<Vec<u8>>) -> Self {
+        Self { path, start, end, is_one_value: false }
+    }
+
     /// Every entry, those of items without the property included.
     pub fn all(path: IndexPath) -> Self {
-        Self { path, start: Vec::new(), end: None }
+        Self::new(path, Vec::new(), None)
     }
 
     /// The entries of items that have the property.
     pub fn defined(path: IndexPath) -> Self {
-        Self { path, start: vec![UNDEFINED + 1], end: None }
+        Self::new(path, vec![UNDEFINED + 1], None)
     }
 
     /// The values whose types have these ranks.
     pub fn types(path: IndexPath, ranks: RangeInclusive<u8>) -> Self {
         let end = ranks.end().checked_add(1).map(|end| vec![end]);
-        Self { path, start: vec![*ranks.start()], end }
+        Self::new(path, vec![*ranks.start()], end)
     }
 
     /// The values equal to this one; not a number is equal to nothing.
@@ -43,7 +50,7 @@ impl IndexRange {
             return Self::nothing(path);
         }
         let start = EncodedValue::new(value).0;
-        Self { path, end: prefix_end(&start), start }
+        Self { path, end: prefix_end(&start), start, is_one_value: true }
     }
 
     /// The values of the bounds' type between them; nothing if the types differ.
@@ -65,7 +72,7 @@ impl IndexRange {
             Bound::Excluded(value) => Some(Edge::new(value).before),
         };
         match start {
-            Some(start) => Self { path, start, end },
+            Some(start) => Self::new(path, start, end),
             None => Self::nothing(path),
         }
     }
@@ -73,12 +80,13 @@ impl IndexRange {
     /// The text that begins like this, as far as text is kept.
     pub fn beginning(path: IndexPath, prefix: &str) -> Self {
         let start = text_beginning(prefix);
-        Self { path, end: prefix_end(&start), start }
+        let end = prefix_end(&start);
+        Self::new(path, start, end)
     }
 
     /// The entries that share the beginning of an entry that is in order: see `Decoded::in_order`.
     pub fn sharing(path: IndexPath, in_order: &[u8]) -> Self {
-        Self { path, start: in_order.to_vec(), end: prefix_end(in_order) }
+        Self::new(path, in_order.to_vec(), prefix_end(in_order))
     }
 
     /// The part of this range at or behind the values that begin like this, in the order of the keys.
@@ -86,6 +94,7 @@ impl IndexRange {
     pub fn from(mut self, in_order: &[u8]) -> Self {
         if self.start.as_slice() < in_order {
             self.start = in_order.to_vec();
+            self.is_one_value = false;
         }
         self
     }
@@ -111,7 +120,8 @@ impl IndexRange {
         value.0 < self.start
     }
 
-    /// Ranges of one path in order, those that touch made one: no entry lies in two of them.
+    /// Ranges of one path in order, those that touch made one unless both are single values: no entry
+    /// lies in two of them.
     pub fn without_overlaps(mut ranges: Vec<IndexRange>) -> Vec<IndexRange> {
         ranges.sort_by(|a, b| a.start.cmp(&b.start));
         let mut apart: Vec<IndexRange> = Vec::with_capacity(ranges.len());
@@ -120,9 +130,17 @@ impl IndexRange {
                 continue;
             }
             match apart.last_mut() {
-                Some(last) if last.end.as_ref().is_none_or(|end| range.start <= *end) => {
+                Some(last) if last.end.is_none() || last.end.as_ref() >= Some(&range.start) => {
+                    if *last == range {
+                        continue;
+                    }
+                    if last.is_one_value && range.is_one_value {
+                        apart.push(range);
+                        continue;
+                    }
                     let ends = last.end.take().zip(range.end);
                     last.end = ends.map(|(a, b)| a.max(b));
+                    last.is_one_value = false;
                 }
                 _ => apart.push(range),
             }
@@ -143,7 +161,9 @@ impl IndexRange {
             let is_done = ends_first(one, other);
             let end = if is_done { &one.end } else { &other.end }.clone();
             if end.as_ref().is_none_or(|end| start < *end) {
-                common.push(Self { path: one.path.clone(), start, end });
+                // What is left of a single value is all of it.
+                let is_one_value = one.is_one_value || other.is_one_value;
+                common.push(Self { path: one.path.clone(), start, end, is_one_value });
             }
             if is_done {
                 a.next()
@@ -152,6 +172,11 @@ impl IndexRange {
             };
         }
         common
+    }
+
+    /// True if all entries inside have one value: they come in the order of item numbers.
+    pub fn is_one_value(&self) -> bool {
+        self.is_one_value
     }
 
     /// The path.
@@ -166,11 +191,16 @@ impl IndexRange {
             Some(end) => Some(key(end)),
             None => prefix_end(&key(&[])),
         };
-        (key(&self.start), end)
+        let mut start = key(&self.start);
+        if self.is_one_value {
+            // The first item of all: so an engine can tell it from longer values that begin so.
+            start.extend_from_slice(&ItemNumber(0).0.to_be_bytes());
+        }
+        (start, end)
     }
 
     fn nothing(path: IndexPath) -> Self {
-        Self { path, start: vec![UNDEFINED], end: Some(vec![UNDEFINED]) }
+        Self::new(path, vec![UNDEFINED], Some(vec![UNDEFINED]))
     }
 }
 

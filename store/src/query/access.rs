@@ -97,11 +97,17 @@ pub(super) fn choose(source: &Source<'_>, question: &Question<'_>) -> Result<Acc
         return Ok(Access::Items);
     }
     let mut best: Option<(u64, usize, Followed)> = None;
-    for (number, condition) in question.query.conditions.iter().enumerate() {
+    let conditions = question.query.conditions.as_slice();
+    for (number, condition) in conditions.iter().enumerate() {
         if condition.test.is_some() {
             continue;
         }
         let Some(followed) = follow(number) else { continue };
+        // Nothing else could be followed.
+        let is_only = conditions.len() == 1 && question.query.course() != Course::Sorted;
+        if is_only && condition.is_seek() && !is_scoped(source, question) {
+            return Ok(Access::Condition(followed));
+        }
         let entries = probe(source, &followed)?;
         let rank = usize::from(!condition.is_seek());
         let is_better = |(known, known_rank, _): &(u64, usize, Followed)| {
@@ -131,24 +137,23 @@ pub(super) fn choose(source: &Source<'_>, question: &Question<'_>) -> Result<Acc
     })
 }
 
-/// Joins to a condition all others that ask for a single value.
+/// Joins to a condition that asks for single values all others that ask for one.
 fn join(source: &Source<'_>, question: &Question<'_>, followed: Followed) -> Followed {
-    let mut joined = Vec::new();
-    if question.query.conditions[usize::from(followed.number)].is_seek() {
-        for (number, condition) in question.query.conditions.iter().enumerate() {
-            let is_other = number != usize::from(followed.number);
-            if !is_other || !condition.is_seek() {
-                continue;
-            }
-            let other = follow(source, question, number);
-            if let Some([(_, ranges)]) = other.as_ref().map(|other| other.legs.as_slice())
-                && let [range] = ranges.as_slice()
-            {
-                joined.push(range.clone());
-            }
-        }
+    let mut ranges = followed.legs.iter().flat_map(|(_, ranges)| ranges);
+    if !ranges.all(IndexRange::is_one_value) {
+        return followed;
     }
-    Followed { joined, ..followed }
+    let others = (0..question.query.conditions.len())
+        .filter(|number| *number != usize::from(followed.number))
+        .filter_map(|number| follow(source, question, number));
+    let only_value = |other: Followed| match other.legs.as_slice() {
+        [(_, ranges)] => match ranges.as_slice() {
+            [range] if range.is_one_value() => Some(range.clone()),
+            _ => None,
+        },
+        _ => None,
+    };
+    Followed { joined: others.filter_map(only_value).collect(), ..followed }
 }
 
 /// True if the items of one logical partition are asked for, which stand side by side.

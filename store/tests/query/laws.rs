@@ -66,7 +66,10 @@ fn an_index_is_followed_where_it_helps() {
 
 #[test]
 fn only_items_that_meet_all_conditions_of_an_index_are_loaded() {
-    let item = |n: i64| json!({ "a": n % 2, "b": n % 3, "n": n, "s": format!("{}{n}", n % 5) });
+    let item = |n: i64| {
+        let text = format!("{}{n}", n % 5);
+        json!({ "a": n % 2, "b": n % 3, "even": n % 2 == 0, "n": n, "s": text })
+    };
     let items: Vec<Value> = (0..3000).map(item).collect();
     let world = World::new(&json!({}), &items, 1);
     for (query, loaded, scanned) in [
@@ -75,6 +78,7 @@ fn only_items_that_meet_all_conditions_of_an_index_are_loaded() {
         ("SELECT * FROM c WHERE c.a = 1 AND c.b = 2", 500, 0),
         ("SELECT * FROM c WHERE c.b IN (2, 7) AND c.a = 1 AND c.n >= 0", 500, 0),
         ("SELECT * FROM c WHERE c.a = 1 AND c.b = 3", 0, 0),
+        ("SELECT * FROM c WHERE c.even IN (false, true) AND c.a = 1", 1500, 0),
         // Conditions on one path are one.
         ("SELECT * FROM c WHERE c.n > 10 AND c.n <= 20", 10, 0),
         ("SELECT * FROM c WHERE c.n > 20 AND c.n <= 10", 0, 0),
@@ -117,6 +121,7 @@ fn condition() -> impl Strategy<Value = String> {
         "-1",
         "null",
         "true",
+        "false",
         "'one'",
         "'x'",
         "[1]",
