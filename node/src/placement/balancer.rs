@@ -83,11 +83,16 @@ impl Balancer {
     }
 
     /// Moves replicas away from nodes that are gone.
+    ///
+    /// A group that nobody leads waits: it may not have been formed yet, and who forms it would no
+    /// longer find that all replicas were placed together.
     async fn repair_partitions(&self) {
+        let nodes = self.describe_nodes().await;
         let directory = self.node.directory().current();
         let state = directory.state();
         let repairs: Vec<_> = state
             .partitions()
+            .filter(|partition| is_led(&nodes, partition.group))
             .filter_map(|partition| Some((partition.group, plan::repair(state, partition)?)))
             .take(STEPS_MAX)
             .collect();
@@ -160,6 +165,12 @@ fn catalog_voters(
     let staying = voters.intersection(members);
     let joining = members.difference(voters);
     staying.chain(joining).take(count).copied().collect()
+}
+
+/// True if a replica says that it leads the group, which then is formed.
+fn is_led(nodes: &BTreeMap<NodeId, NodeDescription>, group: GroupId) -> bool {
+    let mut replicas = nodes.values().flat_map(|node| &node.replicas);
+    replicas.any(|replica| replica.group == group && replica.leader == Some(replica.replica))
 }
 
 /// The node that leads a group while a healthy, up-to-date preferred replica does not.
