@@ -377,11 +377,12 @@ impl World {
             }
         }
         self.wait("the cluster to be ready", RECOVERY, || {
+            self.check();
+            // All of them, before anybody is asked: who is not ready may wait for one that is down.
+            for number in self.numbers().filter(|number| self.host(*number).is_none()) {
+                self.boot(number);
+            }
             self.numbers().all(|number| {
-                self.check();
-                if self.host(number).is_none() {
-                    self.boot(number);
-                }
                 let node = self.node(number);
                 node.is_some_and(|node| node.readiness().iter().all(|(_, holds)| *holds))
             })
