@@ -271,7 +271,8 @@ mod tests {
     #[test]
     fn nodes_elsewhere_have_rates_and_no_costs() {
         let elsewhere = Run { server_cpu: None, ..run(Server::Ephemeris, 100.0, 1) };
-        let cost = Cost::new("on", std::slice::from_ref(&elsewhere), &[elsewhere.clone()]);
+        let cost =
+            Cost::new("on", std::slice::from_ref(&elsewhere), std::slice::from_ref(&elsewhere));
         assert!(cost.cpu.is_none() && cost.rate.is_some());
     }
 }
