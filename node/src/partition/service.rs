@@ -30,9 +30,12 @@ use ephemeris_store::ids::Lsn;
 use ephemeris_store::indexing::IndexRules;
 use ephemeris_store::item::{ItemKey, LogicalPartition};
 use ephemeris_store::partition::{
-    PageOutcome, Partition, PartitionState, PartitionView, Retention,
+    PageOutcome, Partition, PartitionSpec, PartitionState, PartitionView, Retention,
 };
-use ephemeris_store::query::{self, CompiledQuery, Halt, Question, Run, Signal, Source, run_page};
+use ephemeris_store::partition_key::KeyDefinition;
+use ephemeris_store::query::{
+    self, CompiledQuery, Halt, Page, Question, Run, Signal, Source, run_page,
+};
 use ephemeris_store::time::{ClockInterval, Millis, Seconds};
 use ephemeris_store::ttl::{Life, PolicyEpoch, TtlPolicy};
 use tokio::sync::Mutex;
@@ -342,9 +345,12 @@ impl PartitionService {
 
     /// Reads a page, all of it at one instant: now; or, if something may have expired by now and the
     /// log does not say so yet, once it does, at the partition clock, where nothing is in doubt.
+    ///
+    /// A page may be found at a `glance`, right here; otherwise a thread that may block reads it.
     async fn read_page<P, R>(
         &self,
         level: ReadLevel,
+        glance: impl Fn(&PartitionView, Millis) -> Result<Option<PageOutcome<P>>, Fault>,
         reader: impl Fn(PartitionView, Millis) -> R,
     ) -> Result<(Lsn, P), PartitionError>
     where
@@ -353,7 +359,11 @@ impl PartitionService {
     {
         let view = self.view(level)?;
         let (lsn, now) = (view.state().lsn(), self.clock.now());
-        if let PageOutcome::Page(page) = self.executor.run(reader(view, now.latest())).await? {
+        let outcome = match glance(&view, now.latest())? {
+            Some(outcome) => outcome,
+            None => self.executor.run(reader(view, now.latest())).await?,
+        };
+        if let PageOutcome::Page(page) = outcome {
             return Ok((lsn, page));
         }
         self.settle(level, now, now.latest()).await?;
@@ -438,17 +448,22 @@ impl PartitionService {
         };
         let first_page = request.resume.is_none();
         let (waiting, pause) = (Waiting::new(), clock::monotonic() + PAGE_TIME_MAX);
-        let shared = Arc::new((request, query, container.definition.key().clone()));
-        let page = self.read_page(level, |view, hi| {
+        let shared = Arc::new(Asked { request, query, key: container.definition.key().clone() });
+        let glance = |view: &PartitionView, hi| {
+            // With a backlog there is more to look at than the page tells.
+            if self.group.machine().due().is_some_and(|due| due.start() <= hi) {
+                return Ok(None);
+            }
+            let run = Run::brief(query::Moment::new(hi, shared.request.first, shared.request.seed));
+            let outcome = shared.page(view, &spec, hi, &run, &|| Signal::Stop)?;
+            Ok(Some(outcome).filter(|outcome| !matches!(outcome, PageOutcome::Page(Err(_)))))
+        };
+        let page = self.read_page(level, glance, |view, hi| {
             let (shared, watch) = (shared.clone(), waiting.watch());
             move || {
-                let (request, compiled, key) = &*shared;
-                let source = Source { view: &view, spec: &spec, key, hi };
-                let (scope, resume, limits) =
-                    (&request.scope, request.resume.as_ref(), request.limits);
-                let question = Question { query: compiled, scope, resume, limits };
-                let run = Run::new(query::Moment::new(hi, request.first, request.seed));
-                run_page(source, question, &run, &|| watch.signal(pause))
+                let run =
+                    Run::new(query::Moment::new(hi, shared.request.first, shared.request.seed));
+                shared.page(&view, &spec, hi, &run, &|| watch.signal(pause))
             }
         });
         let (lsn, page) = page.await?;
@@ -474,10 +489,14 @@ impl PartitionService {
         let ChangesRequest { mut start, scope, limits } = request;
         let shared = Arc::new((scope, key));
         loop {
-            let page = self.read_page(level, |view, hi| {
-                let shared = shared.clone();
-                move || read_changes(&view, &spec, &shared.1, start, &shared.0, limits, hi)
-            });
+            let page = self.read_page(
+                level,
+                |_, _| Ok(None),
+                |view, hi| {
+                    let shared = shared.clone();
+                    move || read_changes(&view, &spec, &shared.1, start, &shared.0, limits, hi)
+                },
+            );
             let (lsn, mut page) = page.await?;
             if page.rows.is_empty() && page.more {
                 start = FeedStart::After(page.through);
@@ -573,6 +592,29 @@ impl PartitionService {
 
 /// Somebody who waits for a query: once this is gone, nobody does.
 struct Waiting(Arc<AtomicBool>);
+
+/// A query with all it takes to run it, and the partition key of its container.
+struct Asked {
+    request: QueryRequest,
+    query: CompiledQuery,
+    key: KeyDefinition,
+}
+
+impl Asked {
+    fn page(
+        &self,
+        view: &PartitionView,
+        spec: &PartitionSpec,
+        hi: Millis,
+        run: &Run,
+        signal: &dyn Fn() -> Signal,
+    ) -> Result<PageOutcome<Result<Page, Halt>>, Fault> {
+        let Asked { request, query, key } = self;
+        let source = Source { view, spec, key, hi };
+        let (scope, resume, limits) = (&request.scope, request.resume.as_ref(), request.limits);
+        run_page(source, Question { query, scope, resume, limits }, run, signal)
+    }
+}
 
 /// Knows whether somebody still waits for a query.
 struct Watch(Arc<AtomicBool>);

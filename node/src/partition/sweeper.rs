@@ -20,6 +20,7 @@ use ephemeris_store::command::{Command, CommandEffect};
 use ephemeris_store::partition::Backlog;
 use ephemeris_store::time::{Millis, Seconds};
 use ephemeris_store::ttl::JUMP_MAX;
+use futures_util::future::join_all;
 use tracing::{debug, info, warn};
 
 use super::meter::Grant;
@@ -33,6 +34,9 @@ const BATCH_ITEMS_MAX: NonZeroU32 = NonZeroU32::new(2000).expect("not zero");
 /// An entry that takes longer than this, replication included, is followed by a smaller one; one
 /// that takes less than half of it by a larger one. So applying it takes less.
 const BATCH_TIME_MAX: Duration = Duration::from_millis(10);
+/// Entries under way at the same time, while no request comes and a backlog waits: the next one is
+/// replicated while one is applied.
+const BATCHES_AT_ONCE: u32 = 3;
 /// How often the alarm is looked at: a write may have set it earlier.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// How often left-over request units are collected.
@@ -79,23 +83,43 @@ struct Pace {
     mean: Charge,
     /// When the backlog was counted last.
     counted_at: Option<Instant>,
+    /// True if a backlog waits, and the last batch was in nobody's way.
+    is_free: bool,
 }
 
 impl Default for Pace {
     fn default() -> Self {
         let mean = Charge::create(ITEM_BYTES, ITEM_VALUES);
-        Self { batch: BATCH_ITEMS, mean, counted_at: None }
+        Self { batch: BATCH_ITEMS, mean, counted_at: None, is_free: false }
     }
 }
 
-/// What became of a batch.
+/// What became of some entries.
 struct Swept {
+    /// How many items each might remove.
     limit: NonZeroU32,
+    entries: u32,
     removed: u32,
     trimmed: u32,
     more: bool,
     charge: Charge,
     took: Duration,
+}
+
+impl Swept {
+    /// Adds what an entry did.
+    fn and(self, effect: CommandEffect) -> Self {
+        let CommandEffect::Swept { removed, trimmed, more, charge } = effect else {
+            unreachable!("a sweep answers with what it removed")
+        };
+        Self {
+            removed: self.removed + removed,
+            trimmed: self.trimmed + trimmed,
+            more: self.more && more,
+            charge: self.charge + charge,
+            ..self
+        }
+    }
 }
 
 /// What there is to do.
@@ -171,7 +195,12 @@ impl Sweeper {
             Grant::Nothing => return tokio::time::sleep(COLLECT_EVERY).await,
         };
         let asked_before = self.service.requests_seen();
-        let Some(swept) = self.sweep_batch(limit).await else {
+        let at_once = match grant {
+            Grant::Unlimited if pace.is_free => BATCHES_AT_ONCE,
+            Grant::Unlimited | Grant::LeftOver(_) | Grant::Nothing => 1,
+        };
+        pace.is_free = false;
+        let Some(swept) = self.sweep_batches(limit, at_once).await else {
             pace.batch = BATCH_ITEMS;
             return;
         };
@@ -184,22 +213,31 @@ impl Sweeper {
         }
         pace.learn(&swept);
         let disturbs = self.service.requests_seen() != asked_before;
+        pace.is_free = swept.more && !disturbs;
         tokio::time::sleep(pause_after(&swept, grant, disturbs)).await;
     }
 
-    /// What an entry did; none, after a pause, if it was not executed.
-    async fn sweep_batch(&self, limit: NonZeroU32) -> Option<Swept> {
+    /// What some entries did together; none, after a pause, if one was not executed.
+    async fn sweep_batches(&self, limit: NonZeroU32, entries: u32) -> Option<Swept> {
         let started = clock::monotonic();
-        let command = Command::Sweep { limit, grace: self.grace };
-        let effect = self.propose(command).await?;
-        let CommandEffect::Swept { removed, trimmed, more, charge } = effect else {
-            unreachable!("a sweep answers with what it removed")
-        };
+        let proposed =
+            (0..entries).map(|_| self.propose(Command::Sweep { limit, grace: self.grace }));
+        let effects: Option<Vec<CommandEffect>> = join_all(proposed).await.into_iter().collect();
         let took = started.elapsed();
-        metrics::counter!("ttl_swept_items_total").increment(u64::from(removed));
-        let group = self.service.group().group();
-        debug!(%group, removed, trimmed, more, ?took, "swept");
-        Some(Swept { limit, removed, trimmed, more, charge, took })
+        let nothing = Swept {
+            limit,
+            entries,
+            removed: 0,
+            trimmed: 0,
+            more: true,
+            charge: Charge::ZERO,
+            took,
+        };
+        let swept = effects?.into_iter().fold(nothing, Swept::and);
+        metrics::counter!("ttl_swept_items_total").increment(u64::from(swept.removed));
+        let Swept { removed, trimmed, more, .. } = swept;
+        debug!(group = %self.service.group().group(), entries, removed, trimmed, more, ?took, "swept");
+        Some(swept)
     }
 
     /// Counts what waits, for the gauges, now and then.
@@ -260,7 +298,7 @@ impl Sweeper {
 impl Pace {
     fn learn(&mut self, swept: &Swept) {
         if swept.limit == self.batch {
-            self.batch = adapted(self.batch, swept.took);
+            self.batch = adapted(self.batch, swept.took / swept.entries);
         }
         if let Some(removed) = NonZeroU32::new(swept.removed) {
             self.mean = Charge(swept.charge.0.div_ceil(u64::from(removed.get())));
@@ -316,7 +354,7 @@ mod tests {
 
     fn swept(limit: u32, removed: u32, charge: Charge) -> Swept {
         let (limit, took) = (NonZeroU32::new(limit).unwrap(), Duration::from_millis(1));
-        Swept { limit, removed, trimmed: 0, more: true, charge, took }
+        Swept { limit, entries: 1, removed, trimmed: 0, more: true, charge, took }
     }
 
     #[test]

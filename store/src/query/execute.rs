@@ -23,8 +23,9 @@ use crate::partition_key::KeyDefinition;
 use crate::time::{Millis, Seconds};
 use crate::ttl::Life;
 
-/// Items looked at between two looks at the signal.
+/// Items looked at between two looks at the signal, and bytes of them.
 const ITEMS_BETWEEN_SIGNALS: usize = 64;
+const BYTES_BETWEEN_SIGNALS: u64 = 256 << 10;
 
 /// A partition as a query sees it.
 #[derive(Clone, Copy)]
@@ -109,6 +110,8 @@ pub(super) struct Pager<'a> {
     signal: &'a dyn Fn() -> Signal,
     pub(super) sink: Sink<'a>,
     looked_at: usize,
+    /// Bytes loaded when the signal was looked at.
+    bytes_at_signal: u64,
     /// False if nothing but what is in scope is met.
     checks_scope: bool,
     pub(super) work: QueryWork,
@@ -128,7 +131,19 @@ impl<'a> Pager<'a> {
         let checks_scope = key.is_some() || epks.is_some();
         let work = QueryWork::default();
         let followed = Vec::new();
-        Self { source, question, run, signal, sink, looked_at: 0, checks_scope, work, followed }
+        let (looked_at, bytes_at_signal) = (0, 0);
+        Self {
+            source,
+            question,
+            run,
+            signal,
+            sink,
+            looked_at,
+            bytes_at_signal,
+            checks_scope,
+            work,
+            followed,
+        }
     }
 
     /// Fills the page; where the next one begins.
@@ -263,9 +278,14 @@ impl<'a> Pager<'a> {
 
     /// True if the page ends before the next item.
     pub(super) fn is_page_full(&mut self) -> Result<bool, Interrupt> {
-        let is_time = self.looked_at > 0 && self.looked_at.is_multiple_of(ITEMS_BETWEEN_SIGNALS);
-        if is_time && self.pauses()? {
-            return Ok(true);
+        let bytes = self.work.bytes_loaded - self.bytes_at_signal;
+        if (self.looked_at > 0 && self.looked_at.is_multiple_of(ITEMS_BETWEEN_SIGNALS))
+            || bytes >= BYTES_BETWEEN_SIGNALS
+        {
+            self.bytes_at_signal = self.work.bytes_loaded;
+            if self.pauses()? {
+                return Ok(true);
+            }
         }
         let has_looked = self.sink.may_pause() && self.looked_at >= self.question.limits.items;
         Ok(has_looked || self.sink.is_full(self.question.limits))

@@ -14,6 +14,9 @@ use super::value::Value;
 pub const OPERATIONS_MAX: u64 = 10_000_000;
 /// Bytes of values that may be built for one item, or one group: several full pages.
 pub const BUILT_BYTES_MAX: usize = 32 << 20;
+/// The same for a brief look, which must be over in no time.
+const BRIEF_OPERATIONS_MAX: u64 = 1_000;
+const BRIEF_BYTES_MAX: usize = 64 << 10;
 /// Bytes of values that `MAKELIST` or `MAKESET` may gather: they travel between nodes and stay in
 /// memory until the end.
 pub const GATHERED_BYTES_MAX: usize = 1 << 20;
@@ -23,6 +26,8 @@ pub const GATHERED_BYTES_MAX: usize = 1 << 20;
 pub struct Run {
     /// What functions of time and chance compute from.
     pub moment: Moment,
+    /// What each item may spend.
+    budget: (u64, usize),
     operations: Cell<u64>,
     bytes: Cell<usize>,
     over: Cell<Option<Limit>>,
@@ -42,17 +47,23 @@ impl Run {
         Self::with_budget(moment, OPERATIONS_MAX, BUILT_BYTES_MAX)
     }
 
+    /// A run in which an item may cause no more than a simple filter does.
+    pub fn brief(moment: Moment) -> Self {
+        Self::with_budget(moment, BRIEF_OPERATIONS_MAX, BRIEF_BYTES_MAX)
+    }
+
     /// A run with less to spend.
     pub(super) fn with_budget(moment: Moment, operations: u64, bytes: usize) -> Self {
+        let budget = (operations, bytes);
         let (operations, bytes) = (Cell::new(operations), Cell::new(bytes));
-        Self { moment, operations, bytes, over: Cell::new(None) }
+        Self { moment, budget, operations, bytes, over: Cell::new(None) }
     }
 
     /// Gives the next item, or group, a budget of its own.
     pub(super) fn refill(&self) {
         if self.over.get().is_none() {
-            self.operations.set(OPERATIONS_MAX);
-            self.bytes.set(BUILT_BYTES_MAX);
+            self.operations.set(self.budget.0);
+            self.bytes.set(self.budget.1);
         }
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use ephemeris_cluster_tests::client::{AccountKey, Client, Container};
+use ephemeris_cluster_tests::clock;
 use ephemeris_cluster_tests::cluster::{Cluster, Status};
 use ephemeris_cluster_tests::measure::{Metrics, Usage, machine_cpu};
 use ephemeris_cluster_tests::wait;
@@ -110,6 +111,19 @@ impl Servers {
     /// Where the nodes are.
     pub(crate) fn addresses(&self) -> anyhow::Result<Vec<SocketAddr>> {
         self.nodes.iter().map(|client| address(client.base())).collect()
+    }
+
+    /// Waits until they use less than so much processor time in a while, though not for ever.
+    pub(crate) async fn rest(&self, pause: Duration, cpu_max: Duration, deadline: Duration) {
+        let begun = clock::monotonic();
+        while begun.elapsed() < deadline {
+            let before = self.read().await.usage;
+            tokio::time::sleep(pause).await;
+            let used = self.read().await.usage.zip(before).map(|(after, before)| after - before);
+            if used.is_none_or(|used| used.cpu < cpu_max) {
+                break;
+            }
+        }
     }
 
     /// What they have used so far.

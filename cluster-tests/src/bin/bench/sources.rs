@@ -145,6 +145,27 @@ pub(crate) fn read_request(
     Request::new(&format!("GET {path}"), host, &headers, b"")
 }
 
+/// A query over all partitions of a container.
+pub(crate) fn query_request(
+    host: SocketAddr,
+    container: &Container,
+    key: &AccountKey,
+    body: &str,
+) -> Request {
+    let path = container.items();
+    let signed = Signed::new(key, "POST", &path, clock::wall());
+    let headers = [
+        ("x-ms-date", signed.date.as_str()),
+        ("authorization", &signed.authorization),
+        ("x-ms-version", "2020-07-15"),
+        ("content-type", "application/query+json"),
+        ("x-ms-documentdb-isquery", "True"),
+        ("x-ms-documentdb-query-enablecrosspartition", "True"),
+        ("x-ms-max-item-count", "-1"),
+    ];
+    Request::new(&format!("POST {path}"), host, &headers, body.as_bytes())
+}
+
 /// One worker's requests in a run.
 pub(crate) struct Mix {
     creates_share: f64,

@@ -1,9 +1,9 @@
 //! Queries over a container of a given number of items of 1 KB, with everything indexed but two
 //! properties.
 //!
-//! Each query runs again and again, one at a time, next to point reads of the same items. What counts
-//! is the processor time of all nodes for one query, as a ratio of a point read's, and how many items
-//! a second of processor time passes.
+//! Once the nodes have put away what they were filled with, each query runs again and again, one at a
+//! time, next to point reads of the same items. What counts is the processor time of all nodes for one
+//! query, as a ratio of a point read's, and how many items a second of processor time passes.
 
 mod fill;
 mod outcome;
@@ -20,12 +20,15 @@ use serde_json::{Value, json};
 
 use crate::arguments::Arguments;
 use crate::servers::Servers;
-use crate::sources::read_request;
+use crate::sources::{query_request, read_request};
 use fill::Fill;
 pub(crate) use outcome::QueryCost;
 
-/// Runs of one query at most: it may be quick.
-const QUERIES_MAX: u32 = 2000;
+/// How long nodes may go on compacting what they were filled with, and how it is noticed that they
+/// are done: in a while they use less than a part of a processor.
+const COMPACTING_MAX: Duration = Duration::from_secs(120);
+const QUIET_FOR: Duration = Duration::from_secs(2);
+const QUIET_PART: u32 = 20;
 /// Pages of one query at most.
 const PAGES_MAX: usize = 100_000;
 
@@ -33,14 +36,13 @@ const PAGES_MAX: usize = 100_000;
 struct Case {
     name: &'static str,
     text: String,
-    /// Pages are asked for until there is no more.
     passes: Passes,
 }
 
 /// How many items a query passes over.
 #[derive(Clone, Copy)]
 enum Passes {
-    /// As many as it returns.
+    /// As many as it returns, on one page.
     Few,
     /// All there are.
     All,
@@ -80,6 +82,8 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<Vec<QueryCost>>
     let begun = clock::monotonic();
     Fill { container: container.clone(), items, progress: progress.clone() }.run(&client).await?;
     let filled_in = begun.elapsed();
+    progress.set_message("waiting for compactions to end");
+    servers.rest(QUIET_FOR, QUIET_FOR / QUIET_PART, COMPACTING_MAX).await;
     let bench = Bench { arguments, container, key, servers, client, progress };
     let mut costs = vec![bench.point_reads().await];
     for case in cases(items) {
@@ -123,24 +127,39 @@ impl Bench<'_> {
             Passes::All => u64::from(items),
         };
         let before = self.servers.read().await;
+        let (queries, elapsed) = match case.passes {
+            Passes::Few => self.one_page(&case.text).await,
+            Passes::All => self.every_page(&case.text).await?,
+        };
+        let after = self.servers.read().await;
+        Ok(QueryCost::new(case.name, passed, queries, elapsed, before, after))
+    }
+
+    /// Asks again and again for a query of a single page, as fast as point reads are asked for.
+    async fn one_page(&self, text: &str) -> (u64, Duration) {
+        let target = self.servers.targets[0];
+        let request = query_request(target, &self.container, &self.key, &body(text));
+        let source: (SocketAddr, Again) = (target, Again(request));
+        let measured = ClosedLoop::lasting(self.arguments.duration()).run(vec![source]).await;
+        (measured.latencies.count(), measured.elapsed)
+    }
+
+    /// Asks again and again for all pages of a query.
+    async fn every_page(&self, text: &str) -> anyhow::Result<(u64, Duration)> {
         let begun = clock::monotonic();
         let mut queries = 0;
-        while queries == 0 || (begun.elapsed() < self.arguments.duration() && queries < QUERIES_MAX)
-        {
-            self.all_pages(&case.text).await?;
+        while queries == 0 || begun.elapsed() < self.arguments.duration() {
+            self.all_pages(text).await?;
             queries += 1;
         }
-        let elapsed = begun.elapsed();
-        let after = self.servers.read().await;
-        Ok(QueryCost::new(case.name, passed, u64::from(queries), elapsed, before, after))
+        Ok((queries, begun.elapsed()))
     }
 
     /// Asks for a query's pages until there is no more; how many rows there were.
     async fn all_pages(&self, text: &str) -> anyhow::Result<u64> {
-        let body = json!({ "query": text, "parameters": [] }).to_string();
         let (mut continuation, mut rows) = (None::<String>, 0);
         for _ in 0..PAGES_MAX {
-            let mut call = Call::post(self.container.items(), body.clone())
+            let mut call = Call::post(self.container.items(), body(text))
                 .header("content-type", "application/query+json")
                 .header("x-ms-documentdb-isquery", "True")
                 .header("x-ms-documentdb-query-enablecrosspartition", "True")
@@ -161,6 +180,10 @@ impl Bench<'_> {
         }
         bail!("the query has more than {PAGES_MAX} pages")
     }
+}
+
+fn body(text: &str) -> String {
+    json!({ "query": text, "parameters": [] }).to_string()
 }
 
 /// One request, again and again.
