@@ -108,8 +108,8 @@ struct Swept {
 
 impl Swept {
     /// Adds what an entry did.
-    fn and(self, effect: CommandEffect) -> Self {
-        let CommandEffect::Swept { removed, trimmed, more, charge } = effect else {
+    fn and(self, effect: &CommandEffect) -> Self {
+        let &CommandEffect::Swept { removed, trimmed, more, charge } = effect else {
             unreachable!("a sweep answers with what it removed")
         };
         Self {
@@ -233,7 +233,7 @@ impl Sweeper {
             charge: Charge::ZERO,
             took,
         };
-        let swept = effects?.into_iter().fold(nothing, Swept::and);
+        let swept = effects?.iter().fold(nothing, Swept::and);
         metrics::counter!("ttl_swept_items_total").increment(u64::from(swept.removed));
         let Swept { removed, trimmed, more, .. } = swept;
         debug!(group = %self.service.group().group(), entries, removed, trimmed, more, ?took, "swept");

@@ -26,7 +26,7 @@ pub(crate) use outcome::QueryCost;
 
 /// How long nodes may go on compacting what they were filled with, and how it is noticed that they
 /// are done: in a while they use less than a part of a processor.
-const COMPACTING_MAX: Duration = Duration::from_secs(120);
+const COMPACTING_MAX: Duration = Duration::from_mins(2);
 const QUIET_FOR: Duration = Duration::from_secs(2);
 const QUIET_PART: u32 = 20;
 /// Pages of one query at most.
