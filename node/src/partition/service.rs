@@ -451,7 +451,9 @@ impl PartitionService {
         let shared = Arc::new(Asked { request, query, key: container.definition.key().clone() });
         let glance = |view: &PartitionView, hi| {
             // With a backlog there is more to look at than the page tells.
-            if self.group.machine().due().is_some_and(|due| due.start() <= hi) {
+            let may_expire = view.state().ttl().policy().is_on();
+            let is_due = || self.group.machine().due().is_some_and(|due| due.start() <= hi);
+            if (may_expire && is_due()) || !shared.query.is_soon_planned() {
                 return Ok(None);
             }
             let run = Run::brief(query::Moment::new(hi, shared.request.first, shared.request.seed));

@@ -31,6 +31,9 @@ use crate::time::Millis;
 /// Aggregates of a query with GROUP BY that spans partitions.
 pub const AGGREGATES_MAX: usize = 21;
 
+/// Ranges of index entries that are looked at in no time.
+const SOON_PLANNED_RANGES: usize = 16;
+
 /// A query ready to be run.
 #[derive(Clone, Debug)]
 #[expect(
@@ -192,6 +195,11 @@ impl CompiledQuery {
         grouping.keys.is_empty()
             && self.is_one_to_one()
             && matches!(grouping.aggregates.as_slice(), [one] if is_count(one))
+    }
+
+    /// True if choosing the way to its items takes no time to speak of.
+    pub fn is_soon_planned(&self) -> bool {
+        self.conditions.iter().map(Condition::ranges).sum::<usize>() <= SOON_PLANNED_RANGES
     }
 
     /// Refuses what cannot be added up over partitions.

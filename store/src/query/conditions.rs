@@ -59,6 +59,18 @@ impl ValueRange {
         }]
     }
 
+    /// How many ranges it is made of.
+    fn count(&self) -> usize {
+        match self {
+            ValueRange::InEach(demands) => demands.iter().flatten().map(ValueRange::count).sum(),
+            ValueRange::Equal(_)
+            | ValueRange::Between(..)
+            | ValueRange::StartsWith(_)
+            | ValueRange::TypeOf(_)
+            | ValueRange::Defined => 1,
+        }
+    }
+
     /// True if it is a single value.
     fn is_one_value(&self) -> bool {
         match self {
@@ -158,6 +170,11 @@ pub(super) struct Condition {
 impl Condition {
     fn new(leg: Leg) -> Self {
         Self { legs: vec![leg], is_exact: true, test: None }
+    }
+
+    /// How many ranges of entries it asks for.
+    pub(super) fn ranges(&self) -> usize {
+        self.legs.iter().flat_map(|leg| &leg.ranges).map(ValueRange::count).sum()
     }
 
     /// True if it asks for single values.
