@@ -62,9 +62,13 @@ impl Display for SelectItem {
     }
 }
 
+/// A number that is read as infinity.
+const ENDLESS: &str = "1e999";
+
 impl Display for Count {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match &self.value {
+            CountValue::Literal(number) if number.is_infinite() => f.write_str(ENDLESS),
             CountValue::Literal(number) => write!(f, "{number}"),
             CountValue::Parameter(name) => write!(f, "@{name}"),
         }
@@ -364,7 +368,7 @@ impl Display for Literal {
             Literal::Float(number) if number.is_nan() => f.write_str("NaN"),
             // A name might be bound to something else; this is a literal again.
             Literal::Float(number) if number.is_infinite() => {
-                f.write_str(if *number > 0.0 { "1e999" } else { "-1e999" })
+                write!(f, "{}{ENDLESS}", if *number > 0.0 { "" } else { "-" })
             }
             // Always with a fraction or an exponent: never read back as an integer.
             Literal::Float(number) => write!(f, "{number:?}"),

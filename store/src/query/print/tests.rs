@@ -202,6 +202,7 @@ fn count() -> impl Strategy<Value = Count> {
     let value = prop_oneof![
         (0_u32..).prop_map(|count| CountValue::Literal(f64::from(count))),
         (0_u32..40).prop_map(|count| CountValue::Literal(f64::from(count) / 4.0)),
+        Just(CountValue::Literal(f64::INFINITY)),
         "[a-z]{1,3}".prop_map(CountValue::Parameter),
     ];
     value.prop_map(|value| Count { value, span: Span::default() })
