@@ -59,17 +59,17 @@ impl Tokens {
 
     /// The position of a token; an error if it is not one of ours for this result.
     pub(crate) fn read<P: DeserializeOwned>(&self, token: &str) -> Result<P, ApiError> {
-        let refuse = || {
-            ApiError::BadRequest(
-                "The continuation token is not valid for this request.".to_string(),
-            )
-        };
-        let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|_| refuse())?;
-        let (seal, content) = bytes.split_at_checked(SEAL_BYTES).ok_or_else(refuse)?;
+        let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|_| Self::refusal())?;
+        let (seal, content) = bytes.split_at_checked(SEAL_BYTES).ok_or_else(Self::refusal)?;
         let mut mac = self.mac.clone();
         mac.update(content);
-        mac.verify_truncated_left(seal).map_err(|_| refuse())?;
-        codec::decode(content).map_err(|_| refuse())
+        mac.verify_truncated_left(seal).map_err(|_| Self::refusal())?;
+        codec::decode(content).map_err(|_| Self::refusal())
+    }
+
+    /// What is said of a token that is none of ours for this result.
+    pub(crate) fn refusal() -> ApiError {
+        ApiError::BadRequest("The continuation token is not valid for this request.".to_string())
     }
 }
 

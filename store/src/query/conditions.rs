@@ -20,6 +20,10 @@ use crate::indexing::{IndexPath, IndexRange, Step};
 const LEGS_MAX: usize = 64;
 /// Ranges of one leg at most.
 const RANGES_MAX: usize = 1000;
+/// Conditions looked for among what an AND joins: a text may join thousands, and one is followed.
+const CONDITIONS_MAX: usize = 64;
+/// Conditions with a test at most: each is compiled by itself.
+const TESTS_MAX: usize = 4;
 /// Functions of a text and constants, for which every text of a path is looked at.
 const TESTS: [&str; 5] = ["CONTAINS", "ENDSWITH", "REGEXMATCH", "STARTSWITH", "STRINGEQUALS"];
 
@@ -206,12 +210,14 @@ pub(super) fn of(text: &str, query: &Query, setting: &Setting<'_>) -> (Vec<Condi
     let reader = Reader { root, parameters: setting.parameters };
     let mut conjuncts = Vec::new();
     flatten(filter, BinaryOp::And, &mut conjuncts);
+    let mut compiled = 0;
     let condition = |expr: &&Expr| {
         let known = reader.condition(expr);
-        if known.as_ref().is_some_and(|known| known.is_exact) {
+        if known.as_ref().is_some_and(|known| known.is_exact) || compiled == TESTS_MAX {
             return known;
         }
         let Some(texts) = reader.tested_texts(expr) else { return known };
+        compiled += 1;
         let op = compile_over_item(text, root, expr, setting).ok();
         let passed = op.and_then(ValueTest::new);
         if passed.is_none() {
@@ -219,7 +225,7 @@ pub(super) fn of(text: &str, query: &Query, setting: &Setting<'_>) -> (Vec<Condi
         }
         Some(Condition { test: passed, is_exact: true, ..known.unwrap_or(texts) })
     };
-    let found: Vec<_> = conjuncts.iter().filter_map(condition).collect();
+    let found: Vec<_> = conjuncts.iter().take(CONDITIONS_MAX).filter_map(condition).collect();
     let is_all = found.len() == conjuncts.len() && found.iter().all(|one| one.is_exact);
     (brought_together(found), is_all)
 }
@@ -231,9 +237,15 @@ fn brought_together(found: Vec<Condition>) -> Vec<Condition> {
         let same = apart.iter_mut().find(|known| known.is_of_path_of(&condition));
         match (same, condition.legs.as_mut_slice()) {
             (Some(known), [leg]) => {
-                let ranges = &mut known.legs[0].ranges;
-                let demands = vec![std::mem::take(ranges), std::mem::take(&mut leg.ranges)];
-                ranges.push(ValueRange::InEach(demands));
+                let (ranges, demanded) =
+                    (&mut known.legs[0].ranges, std::mem::take(&mut leg.ranges));
+                // Beside the others, not around them: however many there are, they nest no deeper.
+                if let [ValueRange::InEach(demands)] = ranges.as_mut_slice() {
+                    demands.push(demanded);
+                } else {
+                    let demands = vec![std::mem::take(ranges), demanded];
+                    ranges.push(ValueRange::InEach(demands));
+                }
                 known.is_exact &= condition.is_exact;
             }
             _ => apart.push(condition),
@@ -336,7 +348,8 @@ impl Reader<'_> {
             // Of a branch that is an AND any one condition will do.
             let mut conjuncts = Vec::new();
             flatten(branch, BinaryOp::And, &mut conjuncts);
-            let found: Vec<_> = conjuncts.iter().filter_map(|one| self.condition(one)).collect();
+            let some = conjuncts.iter().take(CONDITIONS_MAX);
+            let found: Vec<_> = some.filter_map(|one| self.condition(one)).collect();
             let is_whole = found.len() == conjuncts.len();
             let found = brought_together(found);
             let is_whole = is_whole && found.len() == 1;

@@ -95,6 +95,22 @@ fn only_items_that_meet_all_conditions_of_an_index_are_loaded() {
     }
 }
 
+#[test]
+fn thousands_of_conditions_are_no_burden() {
+    let items: Vec<Value> = (0..100).map(|n| json!({ "n": n, "s": n.to_string() })).collect();
+    let world = World::new(&json!({}), &items, 1);
+    let filter = |one: fn(usize) -> String| (0..1900).map(one).collect::<Vec<_>>().join(" AND ");
+    for (filter, rows) in [
+        (filter(|n| format!("c.n > {}", n % 90)), 10),
+        (filter(|n| format!("c.missing{n} = {n}")), 0),
+        (filter(|_| "CONTAINS(c.s, REPLICATE('7', 1))".to_string()), 19),
+        (format!("{} OR c.n = 1", filter(|n| format!("c.n > {}", n % 90))), 11),
+    ] {
+        let found = world.rows(&format!("SELECT * FROM c WHERE {filter}"));
+        assert_eq!(found.len(), rows, "{}", &filter[..40]);
+    }
+}
+
 /// Policies that index everything, something, or nothing that helps.
 fn policy() -> impl Strategy<Value = Value> {
     let all = json!([{ "path": "/*" }]);

@@ -140,9 +140,7 @@ impl QueryRun<'_> {
             (
                 Course::Walk | Course::Sums | Course::Sorted | Course::Unique | Course::Keyed,
                 Some(_),
-            ) => {
-                unreachable!("a token is sealed for one query")
-            }
+            ) => Err(Tokens::refusal().into()),
         }
     }
 
