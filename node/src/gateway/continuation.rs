@@ -14,8 +14,8 @@ use sha2::{Digest as _, Sha256};
 
 use super::error::ApiError;
 
-/// Longest token we give out, in characters: a header must hold it.
-pub(crate) const TOKEN_CHARS_MAX: usize = 6000;
+/// Longest token we give out, in characters: SDKs ask for less than 1 KB.
+const TOKEN_CHARS_MAX: usize = 1000;
 /// Bytes of the seal before the content.
 const SEAL_BYTES: usize = 12;
 
@@ -48,9 +48,8 @@ impl Tokens {
         let token = URL_SAFE_NO_PAD.encode(token);
         if token.len() > TOKEN_CHARS_MAX {
             return Err(ApiError::BadRequest(
-                "The result does not fit one page, and the value it is sorted by at the end of \
-                 the page is too long for a continuation token. Ask for larger pages or sort by a \
-                 shorter property."
+                "The result does not fit one page, and what was found so far is too long for a \
+                 continuation token. Make the filter narrower."
                     .to_string(),
             ));
         }

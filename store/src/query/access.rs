@@ -85,7 +85,7 @@ pub(super) fn choose(source: &Source<'_>, question: &Question<'_>) -> Result<Acc
     let index = source.view.index();
     let follow = |number: usize| follow(source, question, number);
     match question.resume {
-        Some(Resume::Item { .. }) => return Ok(Access::Items),
+        Some(Resume::Item(_)) => return Ok(Access::Items),
         Some(Resume::Entry(place)) => {
             let followed = follow(usize::from(place.condition));
             let followed = followed.map(|followed| join(source, question, followed));

@@ -25,6 +25,9 @@ pub(super) enum AggregateKind {
     Set,
 }
 
+/// Bytes that a place tells of what was added up.
+const PLACE_BYTES_MAX: usize = 500;
+
 impl AggregateKind {
     /// The aggregate of this name; case does not matter.
     pub(super) fn named(name: &str) -> Option<Self> {
@@ -159,6 +162,11 @@ impl Accumulators {
             Accumulator::List(gathered) | Accumulator::Set(gathered) => 8 + gathered.bytes,
         };
         self.0.iter().map(size).sum()
+    }
+
+    /// True if a place can tell them: a page that ends in the middle of a sum hands it on to the next.
+    pub fn fit_a_place(&self) -> bool {
+        self.size() <= PLACE_BYTES_MAX
     }
 
     /// The results.

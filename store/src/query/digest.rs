@@ -17,3 +17,10 @@ pub(super) fn of_all<'v>(values: impl IntoIterator<Item = &'v Value>) -> u128 {
 pub(super) fn of(value: &Value) -> u128 {
     of_all([value])
 }
+
+/// A short digest of bytes.
+pub(super) fn of_bytes(bytes: &[u8]) -> u64 {
+    let digest = Sha256::digest(bytes);
+    let (first, _) = digest.split_first_chunk().expect("a digest has 32 bytes");
+    u64::from_be_bytes(*first)
+}

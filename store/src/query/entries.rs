@@ -332,7 +332,7 @@ impl InOrder {
         let value = self.path.encode(&values);
         let decoded = self.path.decode(value.as_ref())?;
         let in_order = decoded.in_order(value.as_ref()).to_vec();
-        let number = decoded.is_exact().then(|| place.item());
+        let number = decoded.is_exact().then_some(place.number);
         Ok(Start { value, in_order, number })
     }
 }

@@ -4,13 +4,15 @@
 //! as far as the query needs it, and taken through FROM, JOIN and WHERE; what comes out flows into
 //! the page's `Sink`, which knows when the page is full.
 
+use std::collections::VecDeque;
 use std::ops::ControlFlow;
 
 use super::access::{self, Access, InOrder};
+use super::anchors::{ANCHORS_MAX, Anchor};
 use super::compiled::CompiledQuery;
 use super::error::QueryError;
 use super::evaluate::Row;
-use super::page::{Course, Harvest, Page, PageLimits, Place, QueryRow, Resume, Scope};
+use super::page::{Course, Harvest, ItemPlace, Page, PageLimits, Place, QueryRow, Resume, Scope};
 use super::run::Run;
 use super::sinks::{FirstKeyed, FirstPlaces, FirstRows};
 use super::value::Value;
@@ -159,10 +161,7 @@ impl<'a> Pager<'a> {
             return Ok(None);
         }
         match access::choose(&self.source, &self.question)? {
-            Access::Items => {
-                let range = self.item_range()?;
-                self.walk_items(&range)
-            }
+            Access::Items => self.walk_items(),
             Access::Condition(followed) => {
                 self.followed = followed.names();
                 self.walk_entries(&followed)
@@ -239,32 +238,77 @@ impl<'a> Pager<'a> {
             }
             _ => view.keys().slots(Table::Items, spec.slots),
         };
-        Ok(match self.question.resume {
-            Some(Resume::Item { key, taken: None }) => range.after(&view.keys().item(key)),
-            Some(Resume::Item { key, taken: Some(_) }) => range.from(view.keys().item(key)),
-            _ => range,
-        })
+        Ok(range)
     }
 
-    fn walk_items(&mut self, range: &KeyRange) -> Result<Option<Resume>, Interrupt> {
-        let begun = match self.question.resume {
-            Some(Resume::Item { key, taken: Some(taken) }) => Some((key.as_bytes(), *taken)),
-            _ => None,
-        };
-        let mut cursor = self.source.view.item_cursor(range, Direction::Forward);
-        let mut last = Vec::new();
+    /// Takes up one item after the other, in the order of their keys.
+    fn walk_items(&mut self) -> Result<Option<Resume>, Interrupt> {
+        let (mut range, keys) = (self.item_range()?, self.source.view.keys());
+        let mut begun = None;
+        if let Some(Resume::Item(place)) = self.question.resume {
+            let ItemPlace { key, taken, .. } = self.found(place)?;
+            range = match taken {
+                None => range.after(&keys.item(&key)),
+                Some(_) => range.from(keys.item(&key)),
+            };
+            begun = taken.map(|taken| (key, taken));
+        }
+        let mut cursor = self.source.view.item_cursor(&range, Direction::Forward);
+        let (mut last, mut recent) = (Vec::new(), VecDeque::with_capacity(ANCHORS_MAX));
         while let Some(ItemRef { key, stamp, body }) = cursor.next_item()? {
             if self.is_page_full()? {
-                return Ok(resume_at(&last, None)?);
+                return self.item_place(&last, None, &recent);
             }
-            let skip = begun.filter(|(begun, _)| *begun == key).map_or(0, |(_, taken)| taken);
+            let begun = begun.as_ref().filter(|(begun, _)| begun.as_bytes() == key);
+            let skip = begun.map_or(0, |(_, taken)| *taken);
+            if recent.len() == ANCHORS_MAX {
+                recent.pop_back();
+            }
+            recent.push_front(stamp.number);
             if let Some(taken) = self.look_at(key, &stamp, body, skip)? {
-                return Ok(resume_at(key, Some(taken))?);
+                return self.item_place(key, Some(taken), &recent);
             }
             last.clear();
             last.extend_from_slice(key);
         }
         Ok(None)
+    }
+
+    /// The place of the item that was met last, in the walk that met `recent`, this one first.
+    fn item_place(
+        &self,
+        key: &[u8],
+        taken: Option<u64>,
+        recent: &VecDeque<ItemNumber>,
+    ) -> Result<Option<Resume>, Interrupt> {
+        if key.is_empty() {
+            return Ok(None);
+        }
+        let mut keyed = Vec::new();
+        if ItemPlace::is_long(key) {
+            for number in recent {
+                let item = self.source.view.item_numbered(*number)?;
+                keyed.extend(item.map(|(key, _)| (*number, key)));
+            }
+        }
+        let key = ItemKey::from_bytes(key).map_err(|error| Fault::corrupt("items", error))?;
+        Ok(Some(Resume::Item(ItemPlace::new(key, taken, &keyed))))
+    }
+
+    /// A place with the whole key of an item: of the first anchor that still is where it was.
+    fn found(&self, place: &ItemPlace) -> Result<ItemPlace, Fault> {
+        for (at, anchor) in place.anchors.iter().enumerate() {
+            let item = self.source.view.item_numbered(anchor.number)?;
+            let key = item
+                .map(|(key, _)| key)
+                .filter(|key| Anchor::of_item(anchor.number, key) == *anchor);
+            if let Some(key) = key {
+                let taken = place.taken.filter(|_| at == 0);
+                return Ok(ItemPlace { key, anchors: Vec::new(), taken });
+            }
+        }
+        // No item has the beginning of a key for its key, so that nothing is behind it but those.
+        Ok(place.clone())
     }
 
     /// True if the page is told to end here, and can.
@@ -287,7 +331,7 @@ impl<'a> Pager<'a> {
                 return Ok(true);
             }
         }
-        let has_looked = self.sink.may_pause() && self.looked_at >= self.question.limits.items;
+        let has_looked = self.looked_at >= self.question.limits.items && self.sink.may_pause();
         Ok(has_looked || self.sink.is_full(self.question.limits))
     }
 
@@ -420,10 +464,12 @@ impl<'a> Sink<'a> {
         }
     }
 
-    /// True if the page can end at any item, because rows come in the order of items.
+    /// True if the page can end at any item, because rows come in the order of items, and a place
+    /// can tell what was added up so far.
     fn may_pause(&self) -> bool {
         match self {
-            Sink::Walk { .. } | Sink::Sums(_) => true,
+            Sink::Walk { .. } => true,
+            Sink::Sums(sums) => sums.fit_a_place(),
             Sink::Sorted(_) | Sink::Unique(_) | Sink::Keyed(_) => false,
         }
     }
@@ -483,14 +529,6 @@ impl<'a> Sink<'a> {
             Sink::Sums(sums) => (Harvest::Sums(sums), None),
         }
     }
-}
-
-fn resume_at(key: &[u8], taken: Option<u64>) -> Result<Option<Resume>, Fault> {
-    if key.is_empty() {
-        return Ok(None);
-    }
-    let key = ItemKey::from_bytes(key).map_err(|error| Fault::corrupt("items", error))?;
-    Ok(Some(Resume::Item { key, taken }))
 }
 
 /// A path as indexing policies write it.

@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use super::aggregate::Accumulators;
+use super::anchors::Anchored;
 use super::compiled::{CompiledQuery, Window};
 use super::digest;
 use super::error::QueryError;
@@ -46,6 +47,8 @@ pub enum Position {
     Behind(Place),
     /// At this place of a sorted result.
     From(Place),
+    /// Behind a place of a sorted result with long keys: its anchors are to be looked up.
+    Anchored(Anchored),
     /// Behind this digest, in every partition.
     Digest(u128),
 }
@@ -93,6 +96,26 @@ impl Gate {
         self.rows.push(row);
     }
 
+    /// Lets through what is sure of some rows in order; what marks those that passed or fell away.
+    fn fill<M, R>(
+        &mut self,
+        rows: impl IntoIterator<Item = (M, R)>,
+        is_sure: impl Fn(&M) -> bool,
+        finish: impl Fn(R) -> Option<Vec<u8>>,
+    ) -> Vec<M> {
+        let mut taken = Vec::new();
+        for (mark, row) in rows {
+            if self.is_full() || !is_sure(&mark) {
+                break;
+            }
+            if let Some(row) = finish(row) {
+                self.pass(row);
+            }
+            taken.push(mark);
+        }
+        taken
+    }
+
     fn close(self, next: Option<Position>) -> Merged {
         let next = if self.is_closed() { None } else { next };
         Merged { rows: self.rows, next: next.map(|position| (position, self.left)) }
@@ -117,7 +140,7 @@ pub fn sorted(query: &CompiledQuery, pages: Vec<Page>, left: Window, limit: usiz
     for page in pages {
         let end = page.next.map(|next| match next {
             Resume::Behind(place) => place,
-            Resume::Item { .. } | Resume::Entry(_) | Resume::From(_) | Resume::Digest(_) => {
+            Resume::Item(_) | Resume::Entry(_) | Resume::From(_) | Resume::Digest(_) => {
                 panic!("a sorted page ends at a place")
             }
         });
@@ -134,18 +157,14 @@ pub fn sorted(query: &CompiledQuery, pages: Vec<Page>, left: Window, limit: usiz
     }
     let is_sure = |place: &Place| sure.as_ref().is_none_or(|sure| compare(place, sure).is_le());
     let available = rows.len();
-    let (mut gate, mut taken, mut last) = (Gate::new(left, limit), 0, None);
-    for (place, json) in rows {
-        if gate.is_full() || !is_sure(&place) {
-            break;
-        }
-        gate.pass(json);
-        (taken, last) = (taken + 1, Some(place));
+    let mut gate = Gate::new(left, limit);
+    let mut taken = gate.fill(rows, is_sure, Some);
+    let has_more = sure.is_some() || taken.len() < available;
+    if !gate.is_full() {
+        // Nothing was taken of a page that has more only if all its rows fell away: go on behind them.
+        taken.extend(sure);
     }
-    // Nothing was taken of a page that has more only if all its rows fell away: go on behind them.
-    let last = if gate.is_full() { last } else { sure.clone().or(last) };
-    let has_more = sure.is_some() || taken < available;
-    gate.close(last.filter(|_| has_more).map(Position::Behind))
+    gate.close(Position::behind(&taken, &directions).filter(|_| has_more))
 }
 
 fn placed(harvest: Harvest) -> impl Iterator<Item = (Place, Vec<u8>)> {
@@ -169,15 +188,9 @@ pub fn unique(
     rows.retain(|(place, _)| seen.insert(place.tie));
     rows.retain(|(place, _)| after.is_none_or(|after| place.compare(after, &directions).is_gt()));
     let available = rows.len();
-    let (mut gate, mut taken, mut last) = (Gate::new(left, limit), 0, None);
-    for (place, json) in rows {
-        if gate.is_full() {
-            break;
-        }
-        gate.pass(json);
-        (taken, last) = (taken + 1, Some(place));
-    }
-    gate.close(last.filter(|_| taken < available).map(Position::Behind))
+    let mut gate = Gate::new(left, limit);
+    let taken = gate.fill(rows, |_| true, Some);
+    gate.close(Position::behind(&taken, &directions).filter(|_| taken.len() < available))
 }
 
 /// Rows or groups of all pages by digest, each with a number that says which was found first; and the
@@ -235,15 +248,10 @@ pub fn distinct_groups(
         rows.retain(|(digest, _)| after.is_none_or(|after| *digest > after));
     }
     let available = rows.len();
-    let (mut gate, mut taken, mut last) = (Gate::new(left, limit), 0, None);
-    for (digest, json) in rows {
-        if gate.is_full() {
-            break;
-        }
-        gate.pass(json);
-        (taken, last) = (taken + 1, Some(digest));
-    }
-    Ok(gate.close(last.filter(|_| taken < available).map(Position::Digest)))
+    let mut gate = Gate::new(left, limit);
+    let taken = gate.fill(rows, |_| true, Some);
+    let last = taken.last().filter(|_| taken.len() < available);
+    Ok(gate.close(last.copied().map(Position::Digest)))
 }
 
 /// Merges the partitions' next rows or groups by digest. A result that fits the first page comes in
@@ -262,18 +270,15 @@ pub fn keyed(
     if is_whole {
         merged.sort_by_key(|(found, _)| *found);
     }
-    let (mut gate, mut taken, mut last) = (Gate::new(left, limit), 0, None);
-    for (_, one) in merged {
-        if gate.is_full() || sure.is_some_and(|sure| one.digest > sure) {
-            break;
-        }
-        if let Some(row) = one.content.finish(query, run) {
-            gate.pass(row);
-        }
-        (taken, last) = (taken + 1, Some(one.digest));
-    }
+    let mut gate = Gate::new(left, limit);
+    let taken = gate.fill(
+        merged.into_iter().map(|(_, one)| (one.digest, one.content)),
+        |digest| sure.is_none_or(|sure| *digest <= sure),
+        |content| content.finish(query, run),
+    );
+    let last = taken.last().copied();
     let last = if gate.is_full() { last } else { sure.or(last) };
-    let has_more = sure.is_some() || taken < available;
+    let has_more = sure.is_some() || taken.len() < available;
     gate.close(last.filter(|_| has_more).map(Position::Digest))
 }
 
@@ -323,9 +328,13 @@ impl<'q> Walk<'q> {
     ) -> Self {
         let (slot, within, sums) = match position {
             Some(Position::Walk { slot, within, sums }) => (slot, within, sums),
-            None | Some(Position::Behind(_) | Position::From(_) | Position::Digest(_)) => {
-                (0, None, None)
-            }
+            None
+            | Some(
+                Position::Behind(_)
+                | Position::From(_)
+                | Position::Anchored(_)
+                | Position::Digest(_),
+            ) => (0, None, None),
         };
         let adds_up = query.course() == Course::Sums;
         let sums = sums.or_else(|| adds_up.then(|| query.accumulators()));
@@ -350,7 +359,7 @@ impl<'q> Walk<'q> {
         PageLimits {
             rows: rows_wanted(self.gate.left, room, most),
             bytes: self.bytes_left.max(1),
-            items: self.items_left.max(1),
+            items: if self.may_end() { self.items_left.max(1) } else { usize::MAX },
         }
     }
 
@@ -374,7 +383,13 @@ impl<'q> Walk<'q> {
             Some(next) => (slots.start.max(self.slot), Some(next)),
             None => (slots.end, None),
         };
-        self.within.is_some() || self.gate.is_full() || self.bytes_left == 0 || self.items_left == 0
+        let is_full = self.bytes_left == 0 || self.items_left == 0;
+        self.within.is_some() || self.gate.is_full() || (is_full && self.may_end())
+    }
+
+    /// True if a place can tell what was added up so far.
+    pub fn may_end(&self) -> bool {
+        self.sums.as_ref().is_none_or(Accumulators::fit_a_place)
     }
 
     /// True if nothing was taken up yet.

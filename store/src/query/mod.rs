@@ -14,6 +14,7 @@
 
 mod access;
 mod aggregate;
+mod anchors;
 pub mod ast;
 pub mod client_plan;
 mod compile;
@@ -43,6 +44,7 @@ mod sinks;
 mod value;
 
 pub use aggregate::Accumulators;
+pub use anchors::{Anchor, Anchored};
 pub use compile::{JOINS_MAX, USER_DEFINED_CALLS_MAX};
 pub use compiled::{AGGREGATES_MAX, CompiledQuery, SortOrder, Window};
 pub use computed::{COMPUTED_PROPERTIES_MAX, ComputedProperties, InvalidComputed};
@@ -56,8 +58,8 @@ pub use merge::{
 };
 pub use needed::Needed;
 pub use page::{
-    Content, Course, Directions, EntryPlace, Harvest, Keyed, Page, PageLimits, Place, QueryRow,
-    Resume, Scope, SortKey,
+    Content, Course, Directions, EntryPlace, Harvest, ItemPlace, Keyed, Page, PageLimits, Place,
+    QueryRow, Resume, Scope, SortKey,
 };
 pub use parameters::Parameters;
 pub use parser::parse;

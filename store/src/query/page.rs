@@ -11,6 +11,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::aggregate::Accumulators;
+use super::anchors::Anchor;
 use super::compiled::CompiledQuery;
 use super::value::{Value, as_bytes};
 use crate::charge::QueryWork;
@@ -108,6 +109,11 @@ pub struct SortKey(#[serde(with = "as_bytes")] pub Value);
 pub struct Directions(Arc<[bool]>);
 
 impl Directions {
+    /// Key by key.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &bool> {
+        self.0.iter()
+    }
+
     fn first_is_descending(&self) -> bool {
         self.0.first().copied().unwrap_or(false)
     }
@@ -120,6 +126,8 @@ pub struct Place {
     pub keys: Vec<SortKey>,
     /// What decides between equal keys: item number and row, or the row's digest with DISTINCT.
     pub tie: u128,
+    /// The item of the row; of distinct rows the one that was met first.
+    pub number: ItemNumber,
 }
 
 impl Place {
@@ -132,7 +140,7 @@ impl Place {
     ) -> Self {
         let row = if directions.first_is_descending() { u64::MAX - row } else { row };
         let tie = (u128::from(number.0) << 64) | u128::from(row);
-        Self { keys: keys.into_iter().map(SortKey).collect(), tie }
+        Self { keys: keys.into_iter().map(SortKey).collect(), tie, number }
     }
 
     /// The place of an item: before its first row, or behind its last. Without an item that of all
@@ -151,12 +159,8 @@ impl Place {
             None => (u128::MIN, u128::MAX),
         };
         let tie = if is_behind == directions.first_is_descending() { least } else { most };
-        Self { keys, tie }
-    }
-
-    /// The item of a row that is not distinct.
-    pub(super) fn item(&self) -> ItemNumber {
-        ItemNumber(u64::try_from(self.tie >> 64).expect("half of the bits"))
+        let number = ItemNumber(u64::try_from(tie >> 64).expect("half of the bits"));
+        Self { keys, tie, number }
     }
 
     /// The order of a result sorted like this. Ties follow the direction of the first key.
@@ -181,12 +185,7 @@ impl Place {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Resume {
     /// In the order of item keys.
-    Item {
-        /// The item.
-        key: ItemKey,
-        /// How many of its rows were taken; none if it is done with.
-        taken: Option<u64>,
-    },
+    Item(ItemPlace),
     /// In the order of an index.
     Entry(EntryPlace),
     /// Behind this place of a sorted result.
@@ -195,6 +194,17 @@ pub enum Resume {
     From(Place),
     /// Behind this digest.
     Digest(u128),
+}
+
+/// A place in a walk through the items.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ItemPlace {
+    /// The item, or how its key begins, if that is long.
+    pub key: ItemKey,
+    /// If the key is long: the item and those right before it, the last one first.
+    pub anchors: Vec<Anchor>,
+    /// How many of the item's rows were taken; none if it is done with.
+    pub taken: Option<u64>,
 }
 
 /// A place in a walk along an index.
@@ -270,16 +280,8 @@ impl Page {
     /// True if it is what a query of this course is answered with: what comes from a peer is checked.
     pub fn suits(&self, course: Course) -> bool {
         match (course, &self.harvest, &self.next) {
-            (
-                Course::Walk,
-                Harvest::Rows(_),
-                None | Some(Resume::Item { .. } | Resume::Entry(_)),
-            )
-            | (
-                Course::Sums,
-                Harvest::Sums(_),
-                None | Some(Resume::Item { .. } | Resume::Entry(_)),
-            )
+            (Course::Walk, Harvest::Rows(_), None | Some(Resume::Item(_) | Resume::Entry(_)))
+            | (Course::Sums, Harvest::Sums(_), None | Some(Resume::Item(_) | Resume::Entry(_)))
             | (Course::Keyed, Harvest::Keyed(_), None | Some(Resume::Digest(_))) => true,
             (Course::Sorted, Harvest::Rows(rows), None | Some(Resume::Behind(_)))
             | (Course::Unique, Harvest::Rows(rows), None) => {

@@ -73,7 +73,7 @@ impl FirstRows {
         let is_behind = match &self.resume {
             Some(Resume::Behind(start)) => place.compare(start, &self.directions).is_gt(),
             Some(Resume::From(start)) => place.compare(start, &self.directions).is_ge(),
-            None | Some(Resume::Item { .. } | Resume::Entry(_) | Resume::Digest(_)) => true,
+            None | Some(Resume::Item(_) | Resume::Entry(_) | Resume::Digest(_)) => true,
         };
         let fits = |end: &Place| place.compare(end, &self.directions).is_lt();
         is_behind && self.end.as_ref().is_none_or(fits)
@@ -208,7 +208,7 @@ impl<'q> FirstKeyed<'q> {
         let after = match resume {
             Some(Resume::Digest(after)) => Some(*after),
             None
-            | Some(Resume::Item { .. } | Resume::Entry(_) | Resume::Behind(_) | Resume::From(_)) => {
+            | Some(Resume::Item(_) | Resume::Entry(_) | Resume::Behind(_) | Resume::From(_)) => {
                 None
             }
         };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ephemeris_store::codec;
 use ephemeris_store::command::{Action, Command, ItemWrite, Precondition, Proposal};
 use ephemeris_store::document::DocumentRules;
-use ephemeris_store::engine::MemoryEngine;
+use ephemeris_store::engine::{Direction, MemoryEngine, Table};
 use ephemeris_store::ids::{ContainerNumber, DatabaseNumber, GroupId, ItemId};
 use ephemeris_store::indexing::{self, IndexRules};
 use ephemeris_store::item::ItemKey;
@@ -13,7 +13,7 @@ use ephemeris_store::machine::{Entry, LogId, Machine as _};
 use ephemeris_store::partition::{Partition, PartitionSpec};
 use ephemeris_store::partition_key::{KeyDefinition, KeyKind, SlotRange};
 use ephemeris_store::query::{
-    CompiledQuery, ComputedProperties, Page, PageLimits, Parameters, Scope,
+    CompiledQuery, ComputedProperties, Merged, Page, PageLimits, Parameters, Position, Scope,
 };
 use ephemeris_store::time::{ClockInterval, Millis};
 use ephemeris_store::ttl::PolicyEpoch;
@@ -77,12 +77,15 @@ impl World {
     fn fill(&self, partition: &Partition, items: &[Value], index: u64) {
         let write = |(at, item): (usize, &Value)| {
             let mut item = item.clone();
-            item["id"] = format!("i{at}").into();
+            if item.get("id").is_none() {
+                item["id"] = format!("i{at}").into();
+            }
             if item.get("pk").is_none() {
                 item["pk"] = at.into();
             }
             let parsed = self.rules.parse(item.to_string().as_bytes()).expect("an item");
-            let id = ItemId::try_from(format!("i{at}")).expect("an id");
+            let id = item["id"].as_str().expect("an id is text").to_string();
+            let id = ItemId::try_from(id).expect("an id");
             let key = ItemKey::new(&self.rules.key().place(&parsed.key), &parsed.key, &id);
             let action = Action::Upsert(parsed.document);
             ItemWrite { key, precondition: Precondition::None, action }
@@ -91,6 +94,28 @@ impl World {
         let writes = items.iter().enumerate().map(write);
         let command = Command::Write(writes.filter(|one| slots.contains(one.key.slot())).collect());
         Self::apply(partition, index, command);
+    }
+
+    /// Deletes the item with an id, wherever it is, if it is there.
+    pub(crate) fn delete(&self, id: &str) {
+        for partition in &self.partitions {
+            let view = partition.snapshot();
+            let slots = view.keys().slots(Table::Items, partition.spec().slots);
+            let mut cursor = view.item_cursor(&slots, Direction::Forward);
+            let mut found = None;
+            while let Some(item) = cursor.next_item().expect("memory does not fail") {
+                let key = item.to_key().expect("a key");
+                if key.parts(1).expect("a key").id.as_str() == id {
+                    found = Some(key);
+                }
+            }
+            let Some(key) = found else { continue };
+            let (_, progress) = partition.view();
+            let index = progress.applied.map_or(0, |applied| applied.index + 1);
+            let delete =
+                ItemWrite { key, precondition: Precondition::None, action: Action::Delete };
+            Self::apply(partition, index, Command::Write(vec![delete]));
+        }
     }
 
     /// Compiles a query.
@@ -125,6 +150,27 @@ impl World {
         let pages = self.asking(text, limits, |asking| asking.pages());
         let text = |row: Vec<u8>| String::from_utf8(row).expect("rows are JSON");
         pages.into_iter().map(|page| page.into_iter().map(text).collect()).collect()
+    }
+
+    /// Shows each page of a query, and where the next one begins, before it is asked for.
+    pub(crate) fn each_page(
+        &self,
+        text: &str,
+        limits: PageLimits,
+        mut show: impl FnMut(Vec<String>, Option<&Position>),
+    ) {
+        self.asking(text, limits, |asking| {
+            let mut at = None;
+            loop {
+                let Merged { rows, next } = asking.page(at)?;
+                let text = |row: Vec<u8>| String::from_utf8(row).expect("rows are JSON");
+                show(rows.into_iter().map(text).collect(), next.as_ref().map(|(at, _)| at));
+                match next {
+                    None => return Ok(()),
+                    next => at = next,
+                }
+            }
+        });
     }
 
     /// A query's first page at its first partition: which indexes it follows, and what it costs.

@@ -4,9 +4,9 @@ use ephemeris_store::document::DocumentRules;
 use ephemeris_store::partition::{PageOutcome, Partition};
 use ephemeris_store::partition_key::SlotRange;
 use ephemeris_store::query::{
-    CompiledQuery, Course, Halt, Merged, Moment, Page, PageLimits, Position, Question, Resume, Run,
-    Scope, Signal, Source, Walk, Window, merge_distinct_groups, merge_keyed, merge_sorted,
-    merge_unique, rows_wanted, run_page,
+    Anchor, Anchored, CompiledQuery, Course, Halt, Merged, Moment, Page, PageLimits, Position,
+    Question, Resume, Run, Scope, Signal, Source, Value, Walk, Window, merge_distinct_groups,
+    merge_keyed, merge_sorted, merge_unique, rows_wanted, run_page,
 };
 use ephemeris_store::time::{Millis, Seconds};
 
@@ -47,6 +47,7 @@ impl Asking<'_> {
     pub(crate) fn page(&self, at: Option<(Position, Window)>) -> Result<Merged, NoPage> {
         let (at, left) = match at {
             None => (None, self.query.window),
+            Some((Position::Anchored(anchored), left)) => (self.found(&anchored), left),
             Some((at, left)) => (Some(at), left),
         };
         if left.take == Some(0) {
@@ -74,7 +75,7 @@ impl Asking<'_> {
             }
             (Course::Unique, at) => {
                 let after = match &at {
-                    Some(Position::Behind(place)) => Some(place),
+                    Some(Position::Behind(place) | Position::From(place)) => Some(place),
                     _ => None,
                 };
                 let limits = PageLimits { rows: usize::MAX, bytes: usize::MAX, ..self.limits };
@@ -87,6 +88,7 @@ impl Asking<'_> {
             (_, Some(Position::From(place))) => Some(Resume::From(place)),
             (_, Some(Position::Digest(digest))) => Some(Resume::Digest(digest)),
             (_, Some(Position::Walk { .. })) => panic!("only walks go on with a walk"),
+            (_, Some(Position::Anchored(_))) => panic!("it was found"),
         };
         let after = match resume {
             Some(Resume::Digest(after)) => Some(after),
@@ -108,6 +110,22 @@ impl Asking<'_> {
         } else {
             merge_sorted(self.query, pages, left, self.limits.rows)
         })
+    }
+
+    /// Where a result goes on whose place is told by items.
+    fn found(&self, anchored: &Anchored) -> Option<Position> {
+        let run = Run::new(Moment::new(self.hi, self.hi, 1));
+        let behind = |anchor: &Anchor| {
+            let slot = anchor.number.slot();
+            let holds = |partition: &&&Partition| partition.spec().slots.contains(slot);
+            let partition = self.partitions.iter().find(holds)?;
+            let found = partition.snapshot().item_numbered(anchor.number);
+            let (_, item) = found.expect("the engine in memory does not fail")?;
+            let json = item.to_json(partition.spec().container);
+            let item = Value::from_json(&json).expect("an item is JSON");
+            Anchored::behind(self.query, *anchor, &item, &run)
+        };
+        anchored.anchors.iter().find_map(behind).or_else(|| anchored.clone().start())
     }
 
     /// The first page of the first partition.

@@ -11,12 +11,13 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use ephemeris_store::catalog::PartitionRecord;
 use ephemeris_store::charge::{Charge, QueryWork};
-use ephemeris_store::ids::ResourceId;
+use ephemeris_store::ids::{ItemNumber, ResourceId};
+use ephemeris_store::item::client_json;
 use ephemeris_store::partition_key::SlotRange;
 use ephemeris_store::query::{
-    CompiledQuery, Course, Merged, Moment, Page, PageLimits, Place, Position, Progress, Resume,
-    Run, Scope, Walk, Window, merge_distinct_groups, merge_keyed, merge_sorted, merge_unique,
-    rows_wanted,
+    Anchored, CompiledQuery, Course, Merged, Moment, Page, PageLimits, Place, Position, Progress,
+    Resume, Run, Scope, Value, Walk, Window, merge_distinct_groups, merge_keyed, merge_sorted,
+    merge_unique, rows_wanted,
 };
 use ephemeris_store::time::Millis;
 use futures_util::future::join_all;
@@ -68,6 +69,7 @@ pub(super) async fn run(
     let mut run = QueryRun {
         gateway,
         call,
+        resolved,
         compiled,
         question,
         freshness: Freshness::of(call)?,
@@ -99,6 +101,7 @@ pub(super) async fn run(
 struct QueryRun<'a> {
     gateway: &'a Gateway,
     call: &'a Call,
+    resolved: &'a Resolved,
     compiled: &'a CompiledQuery,
     question: Question,
     freshness: Freshness,
@@ -114,9 +117,12 @@ struct QueryRun<'a> {
 }
 
 impl QueryRun<'_> {
-    async fn page(&mut self, position: Option<Position>) -> Result<Merged, Failure> {
+    async fn page(&mut self, mut position: Option<Position>) -> Result<Merged, Failure> {
         if self.left.take == Some(0) {
             return Ok(Merged { rows: Vec::new(), next: None });
+        }
+        if let Some(Position::Anchored(anchored)) = position {
+            position = self.found(anchored).await?;
         }
         match (self.compiled.course(), position) {
             (Course::Walk, position @ (None | Some(Position::Walk { .. }))) => {
@@ -126,7 +132,9 @@ impl QueryRun<'_> {
                 self.walk(position, FAN_OUT_MAX).await
             }
             (Course::Unique, None) => self.unique(None).await,
-            (Course::Unique, Some(Position::Behind(place))) => self.unique(Some(&place)).await,
+            (Course::Unique, Some(Position::Behind(place) | Position::From(place))) => {
+                self.unique(Some(&place)).await
+            }
             (Course::Sorted | Course::Keyed, None) => self.at_once(None).await,
             (Course::Sorted, Some(Position::Behind(place))) => {
                 self.at_once(Some(Resume::Behind(place))).await
@@ -142,6 +150,34 @@ impl QueryRun<'_> {
                 Some(_),
             ) => Err(Tokens::refusal().into()),
         }
+    }
+
+    /// Where a result goes on whose place is told by items.
+    async fn found(&self, anchored: Anchored) -> Result<Option<Position>, Failure> {
+        for anchor in &anchored.anchors {
+            let item = self.item(anchor.number).await?;
+            let behind = item.map(|item| {
+                self.finish(|run| Anchored::behind(self.compiled, *anchor, &item, run))
+            });
+            if let Some(position) = behind.transpose()?.flatten() {
+                return Ok(Some(position));
+            }
+        }
+        Ok(anchored.start())
+    }
+
+    /// An item by its number, if it is there.
+    async fn item(&self, number: ItemNumber) -> Result<Option<Value>, Failure> {
+        let (node, deadline) = (&self.gateway.node, self.call.deadline);
+        let Ok(partition) = self.resolved.partition(number.slot()) else { return Ok(None) };
+        let find = PartitionRequest::Find(number);
+        let found = node.ask_partition(partition.group, find, deadline).await?;
+        let PartitionResponse::Found(Some(key)) = found else { return Ok(None) };
+        let read = PartitionRequest::Read(key);
+        let read = node.ask_partition(partition.group, read, deadline).await?;
+        let PartitionResponse::Read { item: Some(item), .. } = read else { return Ok(None) };
+        let json = client_json(&item.body, &item.stamp, self.resolved.container.number);
+        Ok(Value::from_json(&json).ok())
     }
 
     /// Asks one partition for a page.
@@ -228,7 +264,7 @@ impl QueryRun<'_> {
                     break 'pages;
                 }
             }
-            if clock::monotonic() >= time_is_up {
+            if clock::monotonic() >= time_is_up && walk.may_end() {
                 break;
             }
         }
