@@ -128,6 +128,14 @@ impl KeyRange {
         self
     }
 
+    /// The part of this range up to and with `key`.
+    #[must_use]
+    pub fn through(self, key: &[u8]) -> Self {
+        let mut next = key.to_vec();
+        next.push(0);
+        self.before(next)
+    }
+
     /// The part of this range before `key`.
     #[must_use]
     pub fn before(mut self, key: Vec<u8>) -> Self {
@@ -160,6 +168,13 @@ pub enum Direction {
     Backward,
 }
 
+/// Rows between two keys that are stepped over rather than searched.
+const STEPS_MAX: usize = 8;
+/// Searches that begin a run of steps: so many, and one more for so many keys that were found. Keys that
+/// are too far apart to step are looked up one by one.
+const SEEKS: usize = 4;
+const KEYS_PER_SEEK: usize = 8;
+
 /// Steps through rows without copying them.
 pub trait Cursor: Send {
     /// The next key and value; none behind the last row.
@@ -183,6 +198,46 @@ pub trait Read: Send + Sync {
     fn scan_reverse(&self, range: &KeyRange) -> Rows<'_> {
         copied(self.cursor(range, Direction::Backward))
     }
+}
+
+/// Shows the values of keys that are in order. Stepping from one to the next costs a fraction of looking
+/// each up, as long as they are close together.
+pub fn visit(
+    read: &dyn Read,
+    table: Table,
+    keys: &[Vec<u8>],
+    mut show: impl FnMut(usize, Option<&[u8]>) -> Result<(), Fault>,
+) -> Result<(), Fault> {
+    let Some(last) = keys.last() else { return Ok(()) };
+    let mut seeks = 0;
+    let mut at = 0;
+    while at < keys.len() {
+        if seeks == SEEKS + at / KEYS_PER_SEEK {
+            show(at, read.get(table, &keys[at])?.as_deref())?;
+            at += 1;
+            continue;
+        }
+        seeks += 1;
+        let range = KeyRange { table, start: keys[at].clone(), end: None }.through(last);
+        let mut cursor = read.cursor(&range, Direction::Forward);
+        let mut steps = 0;
+        while at < keys.len() && steps < STEPS_MAX {
+            let row = cursor.next_row()?;
+            // Keys that were passed have no value.
+            while at < keys.len() && row.is_none_or(|(key, _)| keys[at][..] < *key) {
+                show(at, None)?;
+                at += 1;
+            }
+            steps += 1;
+            if let Some((key, value)) = row
+                && keys.get(at).is_some_and(|wanted| wanted[..] == *key)
+            {
+                show(at, Some(value))?;
+                (at, steps) = (at + 1, 0);
+            }
+        }
+    }
+    Ok(())
 }
 
 fn copied<'a>(mut cursor: Box<dyn Cursor + 'a>) -> Rows<'a> {

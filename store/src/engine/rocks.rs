@@ -95,7 +95,8 @@ fn table_options(cache: &Cache, options: RocksOptions, table: Table) -> Options 
     family.set_block_based_table_factory(&blocks);
     family.set_write_buffer_size(options.write_buffer_bytes / 2);
     family.set_level_zero_file_num_compaction_trigger(FLUSHES_PER_COMPACTION);
-    family.set_compression_type(DBCompressionType::Lz4);
+    // What was just flushed is soon compacted: compressing it would be work for little.
+    family.set_compression_per_level(&[DBCompressionType::None, DBCompressionType::Lz4]);
     family.set_level_compaction_dynamic_level_bytes(true);
     if table == Table::Index {
         family.set_prefix_extractor(SliceTransform::create("value", without_number, None));

@@ -3,7 +3,7 @@
 //! The index keeps them in place of what is too long for a key. Two values may share one, so whoever
 //! finds an item by a hash looks at the item.
 
-use std::io::Cursor;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::key;
 use crate::json::Scalar;
@@ -11,27 +11,22 @@ use crate::keycode;
 
 /// A hash of bytes.
 pub(crate) fn of_bytes(bytes: &[u8]) -> u64 {
-    let hash = murmur3::murmur3_x64_128(&mut Cursor::new(bytes), 0);
-    let hash = hash.expect("reading from memory cannot fail");
-    u64::try_from(hash >> 64).expect("64 bits remain")
+    xxh3_64(bytes)
 }
 
 /// A hash of a scalar.
 pub(crate) fn of_scalar(scalar: Scalar<'_>) -> u64 {
-    let mut bytes = Vec::with_capacity(16);
     match scalar {
-        Scalar::Null => bytes.push(key::NULL),
-        Scalar::Bool(truth) => bytes.extend_from_slice(&[key::BOOLEAN, u8::from(truth)]),
-        Scalar::Text(text) => {
-            bytes.push(key::TEXT);
-            bytes.extend_from_slice(text.as_bytes());
-        }
+        Scalar::Null => of_bytes(&[key::NULL]),
+        Scalar::Bool(truth) => of_bytes(&[key::BOOLEAN, u8::from(truth)]),
+        // Long texts are not copied to put their type before them.
+        Scalar::Text(text) => xxh3_64_with_seed(text.as_bytes(), key::TEXT.into()),
         Scalar::Int(_) | Scalar::UInt(_) | Scalar::Float(_) => {
-            bytes.push(key::NUMBER);
+            let mut bytes = vec![key::NUMBER];
             keycode::put_f64(&mut bytes, scalar.as_f64().expect("these three are numbers"));
+            of_bytes(&bytes)
         }
     }
-    of_bytes(&bytes)
 }
 
 /// The hash of an array whose elements have these hashes.

@@ -10,7 +10,7 @@ use std::num::NonZeroU32;
 use super::apply::Draft;
 use crate::charge::Charge;
 use crate::command::CommandEffect;
-use crate::engine::{Fault, Table};
+use crate::engine::{self, Fault, Table};
 use crate::indexing::ChangeKind;
 use crate::item::{Item, OwnExpiry, VersionRow, expiry_place, feed_position};
 use crate::time::Millis;
@@ -30,17 +30,19 @@ impl Draft<'_> {
             return Ok(CommandEffect::Swept { removed: 0, trimmed: 0, more: false, charge });
         }
         let limit = limit.get();
-        let mut removed = 0;
-        let mut more = self.sweep_own(limit, &mut removed)?;
+        let mut dead = Vec::new();
+        let mut more = self.find_own(limit, &mut dead)?;
         // Also if the limit is reached: somebody must say whether this was all.
-        more |= self.sweep_inheriting(limit, &mut removed)?;
+        more |= self.find_inheriting(limit, &mut dead)?;
+        let removed = u32::try_from(dead.len()).expect("no more than the limit");
+        self.remove_dead(&dead)?;
         let (trimmed, more_to_trim) = self.trim_expiries(limit)?;
         more |= more_to_trim;
         Ok(CommandEffect::Swept { removed, trimmed, more, charge: self.swept })
     }
 
-    /// Removes items whose own expiry has passed, in the order of expiry.
-    fn sweep_own(&mut self, limit: u32, removed: &mut u32) -> Result<bool, Fault> {
+    /// Finds items whose own expiry has passed, in the order of expiry.
+    fn find_own(&mut self, limit: u32, dead: &mut Vec<VersionRow>) -> Result<bool, Fault> {
         let Some(through) = self.state.ttl.own_dead_through() else { return Ok(false) };
         let end = OwnExpiry::end_of(through);
         if self.state.swept.own.is_some_and(|swept| swept >= end) {
@@ -49,20 +51,19 @@ impl Draft<'_> {
         let partition = self.partition;
         let range = self.state.swept.unswept_own(&partition.spec, through);
         for row in partition.engine.scan(&range) {
-            if *removed == limit {
+            if dead.len() == limit as usize {
                 return Ok(true);
             }
             let (key, version) = row?;
-            self.remove_dead(&VersionRow::decode(&version)?)?;
+            dead.push(VersionRow::decode(&version)?);
             self.state.swept.own = Some(expiry_place(&key)?);
-            *removed += 1;
         }
         self.state.swept.own = Some(end);
         Ok(false)
     }
 
-    /// Removes inheriting items from the front of the feed while they are dead.
-    fn sweep_inheriting(&mut self, limit: u32, removed: &mut u32) -> Result<bool, Fault> {
+    /// Finds inheriting items at the front of the feed, while they are dead.
+    fn find_inheriting(&mut self, limit: u32, dead: &mut Vec<VersionRow>) -> Result<bool, Fault> {
         let Some(through) = self.state.ttl.inheriting_dead_through() else { return Ok(false) };
         let partition = self.partition;
         let range = self.state.swept.unswept_feed(&partition.spec);
@@ -73,12 +74,11 @@ impl Draft<'_> {
             if version.stamp.ts > through {
                 return Ok(false);
             }
-            if *removed == limit || rows_left == 0 {
+            if dead.len() == limit as usize || rows_left == 0 {
                 return Ok(true);
             }
             if version.stamp.ttl == ItemTtl::Inherit {
-                self.remove_dead(&version)?;
-                *removed += 1;
+                dead.push(version);
             }
             self.state.swept.inheriting = Some(feed_position(&key)?);
             rows_left -= 1;
@@ -86,30 +86,36 @@ impl Draft<'_> {
         Ok(false)
     }
 
-    /// Removes a version by what its row says; the item is read only if its expiry is recorded, or if
+    /// Removes versions by what their rows say; an item is read only if its expiry is recorded, or if
     /// it has index entries.
-    fn remove_dead(&mut self, version: &VersionRow) -> Result<(), Fault> {
-        let dead = self.state.ttl.is_dead(version.stamp.ttl, version.stamp.ts);
-        assert!(dead, "the sweeper removes only dead items");
-        let bytes = usize::try_from(version.body_bytes).expect("a body fits in memory");
-        self.swept += Charge::create(bytes, version.stamp.indexed_values);
+    fn remove_dead(&mut self, dead: &[VersionRow]) -> Result<(), Fault> {
+        let partition = self.partition;
         let is_recorded = self.state.retention.is_some();
-        if !is_recorded && !self.has_entries(&version.item) {
+        let is_read = |version: &&VersionRow| is_recorded || self.has_entries(&version.item);
+        let read = dead.iter().filter(is_read);
+        let mut read: Vec<(Vec<u8>, &VersionRow)> =
+            read.map(|version| (partition.keys.item(&version.item), version)).collect();
+        // Items that died together often stand together.
+        read.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        let (keys, versions): (Vec<_>, Vec<_>) = read.into_iter().unzip();
+        engine::visit(&*partition.engine, Table::Items, &keys, |at, row| {
+            let Some(row) = row else {
+                return Err(Fault::corrupt("expiry", "an index row without its item"));
+            };
+            let (version, (stamp, body)) = (versions[at], Item::split(row)?);
+            assert_eq!(stamp, version.stamp, "a row leads to the last version");
+            if is_recorded {
+                self.record_if_expired(&version.item, &Item { stamp, body: body.to_vec() });
+            }
+            self.index(ChangeKind::Delete, (&version.item, &stamp, body))
+        })?;
+        for version in dead {
+            let is_dead = self.state.ttl.is_dead(version.stamp.ttl, version.stamp.ts);
+            assert!(is_dead, "the sweeper removes only dead items");
+            let bytes = usize::try_from(version.body_bytes).expect("a body fits in memory");
+            self.swept += Charge::create(bytes, version.stamp.indexed_values);
             self.remove_rows(version);
-            return Ok(());
         }
-        let row =
-            self.partition.engine.get(Table::Items, &self.partition.keys.item(&version.item))?;
-        let Some(row) = row else {
-            return Err(Fault::corrupt("expiry", "an index row without its item"));
-        };
-        let (stamp, body) = Item::split(&row)?;
-        assert_eq!(stamp, version.stamp, "a row leads to the last version");
-        if is_recorded {
-            self.record_if_expired(&version.item, &Item { stamp, body: body.to_vec() });
-        }
-        self.index(ChangeKind::Delete, (&version.item, &stamp, body))?;
-        self.remove_rows(version);
         Ok(())
     }
 }
