@@ -373,19 +373,30 @@ pub const RESOURCE_NAME_CHARS_MAX: usize = 255;
 /// Longest `id` of an item, in UTF-8 bytes, as in Azure.
 pub const ITEM_ID_BYTES_MAX: usize = 1023;
 
+/// What Azure tells whoever names a resource too short or too long, to the letter.
+const NAME_ADVICE: &str = "Ensure to provide a unique non-empty string less than '255' characters";
+/// The same of items.
+const ITEM_ID_ADVICE: &str =
+    "Ensure to provide a unique non-empty string less than '1024' characters";
+
 /// Why a name or id was refused.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum InvalidName {
     /// Nothing was there.
-    #[error("the id must not be empty")]
-    Empty,
+    #[error("the id is empty. {advice}")]
+    Empty {
+        /// What to do instead.
+        advice: &'static str,
+    },
     /// More than the limit.
-    #[error("the id is longer than {limit} {unit}")]
+    #[error("the id is longer than {limit} {unit}. {advice}")]
     TooLong {
         /// The most that is allowed.
         limit: usize,
         /// What is counted.
         unit: &'static str,
+        /// What to do instead.
+        advice: &'static str,
     },
     /// One of `/ \ ? #` or a control character.
     #[error("the id contains the character {0:?}, which is not allowed")]
@@ -404,12 +415,13 @@ impl TryFrom<String> for ResourceName {
 
     fn try_from(name: String) -> Result<Self, InvalidName> {
         if name.is_empty() {
-            return Err(InvalidName::Empty);
+            return Err(InvalidName::Empty { advice: NAME_ADVICE });
         }
         if name.chars().count() > RESOURCE_NAME_CHARS_MAX {
             return Err(InvalidName::TooLong {
                 limit: RESOURCE_NAME_CHARS_MAX,
                 unit: "characters",
+                advice: NAME_ADVICE,
             });
         }
         if let Some(c) = name.chars().find(|c| forbidden_in_name(*c)) {
@@ -429,10 +441,14 @@ impl TryFrom<String> for ItemId {
     /// that could never be addressed in a URL path are refused.
     fn try_from(id: String) -> Result<Self, InvalidName> {
         if id.is_empty() {
-            return Err(InvalidName::Empty);
+            return Err(InvalidName::Empty { advice: ITEM_ID_ADVICE });
         }
         if id.len() > ITEM_ID_BYTES_MAX {
-            return Err(InvalidName::TooLong { limit: ITEM_ID_BYTES_MAX, unit: "bytes" });
+            return Err(InvalidName::TooLong {
+                limit: ITEM_ID_BYTES_MAX,
+                unit: "bytes",
+                advice: ITEM_ID_ADVICE,
+            });
         }
         if let Some(c) = id.chars().find(|c| matches!(c, '/' | '\\' | '?' | '#')) {
             return Err(InvalidName::Character(c));
@@ -559,7 +575,7 @@ mod tests {
         assert!(name(" begins with a space").is_ok());
         assert_eq!(name("ends "), Err(InvalidName::TrailingSpace));
         assert_eq!(name("a/b"), Err(InvalidName::Character('/')));
-        assert_eq!(name(""), Err(InvalidName::Empty));
+        assert_eq!(name(""), Err(InvalidName::Empty { advice: NAME_ADVICE }));
         assert!(name(&"ü".repeat(255)).is_ok());
         assert!(name(&"ü".repeat(256)).is_err());
         assert!(ItemId::try_from("x".repeat(1023)).is_ok());

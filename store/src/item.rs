@@ -35,6 +35,12 @@ impl LogicalPartition {
     pub fn is_valid(&self) -> bool {
         !self.0.is_empty()
     }
+
+    /// True for the key of an item in it. Keys are self-delimiting, so none begins with a part of
+    /// another.
+    pub fn holds(&self, item: &ItemKey) -> bool {
+        item.0.starts_with(&self.0)
+    }
 }
 
 /// An item key taken apart.

@@ -172,11 +172,9 @@ impl RequestHeaders {
                 Ok(Some(Throughput::manual(rate)?))
             }
             (None, Some(settings)) => {
-                let parsed: serde_json::Value =
+                let parsed =
                     serde_json::from_str(settings).map_err(|_| malformed(autoscale, settings))?;
-                let rate = parsed["maxThroughput"].as_u64();
-                let rate = rate.ok_or_else(|| malformed(autoscale, settings))?;
-                Ok(Some(Throughput::autoscale(rate)?))
+                Ok(Some(Throughput::autoscale(&parsed)?))
             }
         }
     }
@@ -280,7 +278,7 @@ mod tests {
         let autoscale = ("x-ms-cosmos-offer-autopilot-settings", r#"{"maxThroughput":4000}"#);
         let of = |pairs: &[_]| headers(pairs).throughput();
         assert_eq!(of(&[manual]).unwrap(), Some(Throughput::Manual(400)));
-        assert_eq!(of(&[autoscale]).unwrap(), Some(Throughput::Autoscale(4000)));
+        assert_eq!(of(&[autoscale]).unwrap().map(Throughput::maximum), Some(4000));
         assert_eq!(of(&[]).unwrap(), None);
         assert!(of(&[manual, autoscale]).is_err());
         for wrong in ["", "401", "x", "-400"] {

@@ -35,9 +35,9 @@ fn to_json(offer: &Offer) -> Map<String, Value> {
     };
     let content = match offer.throughput {
         Throughput::Manual(rate) => json!({ "offerThroughput": rate }),
-        Throughput::Autoscale(maximum) => json!({
-            "offerThroughput": maximum / 10,
-            "offerAutopilotSettings": { "maxThroughput": maximum },
+        Throughput::Autoscale(autoscale) => json!({
+            "offerThroughput": autoscale.maximum / 10,
+            "offerAutopilotSettings": autoscale.to_json(),
         }),
     };
     let json = Map::from_iter([
@@ -104,10 +104,9 @@ fn throughput_in(body: &Value) -> Result<Throughput, ApiError> {
     let content = &body["content"];
     let autoscale = &content["offerAutopilotSettings"];
     if !autoscale.is_null() {
-        let maximum = autoscale["maxThroughput"].as_u64().ok_or(InvalidThroughput::Malformed)?;
-        return Ok(Throughput::autoscale(maximum)?);
+        return Ok(Throughput::autoscale(autoscale)?);
     }
-    let rate = content["offerThroughput"].as_u64().ok_or(InvalidThroughput::Malformed)?;
+    let rate = content["offerThroughput"].as_i64().ok_or(InvalidThroughput::Malformed)?;
     Ok(Throughput::manual(rate)?)
 }
 
@@ -123,7 +122,7 @@ mod tests {
             "offerThroughput": 400,
             "offerAutopilotSettings": { "maxThroughput": 4000 },
         });
-        assert_eq!(of(both).unwrap(), Throughput::Autoscale(4000));
+        assert_eq!(of(both).unwrap().maximum(), 4000);
         for wrong in [
             json!(null),
             json!({}),

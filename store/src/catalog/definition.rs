@@ -47,7 +47,10 @@ pub enum InvalidDefinition {
     #[error(transparent)]
     Path(#[from] InvalidPath),
     /// The partition key has too few or too many paths for its kind.
-    #[error("a {kind} partition key has {allowed} paths, not {found}")]
+    #[error(
+        "{}: a {kind} partition key has {allowed}, not {found}",
+        if *.found == 0 { "No partition key path" } else { "Too many partition key paths" }
+    )]
     PathCount {
         /// `Hash` or `MultiHash`.
         kind: &'static str,
@@ -191,7 +194,7 @@ impl ContainerDefinition {
         let completed = |property: &str| self.json.get(property) == other.json.get(property);
         [
             ("id", completed("id")),
-            ("partitionKey", completed("partitionKey")),
+            ("partitionKey", self.key() == other.key()),
             ("uniqueKeyPolicy", self.unique_keys() == other.unique_keys()),
             ("conflictResolutionPolicy", completed("conflictResolutionPolicy")),
         ]
@@ -261,15 +264,27 @@ fn key_definition(value: Option<&Value>) -> Result<(KeyDefinition, Value), Inval
         ("Hash", 1, 1) => KeyKind::HashV1,
         ("Hash", 2, 1) => KeyKind::HashV2,
         ("MultiHash", 2, 1..=PATHS_MAX) => KeyKind::MultiHash,
-        ("Hash", ..) => return Err(InvalidDefinition::PathCount { kind, allowed: "one", found }),
+        ("Hash", ..) => {
+            return Err(InvalidDefinition::PathCount { kind, allowed: "one path", found });
+        }
         (_, 1, _) => return Err(malformed),
-        _ => return Err(InvalidDefinition::PathCount { kind, allowed: "one to three", found }),
+        _ => {
+            return Err(InvalidDefinition::PathCount {
+                kind,
+                allowed: "one to three paths",
+                found,
+            });
+        }
     };
     let parsed = paths
         .iter()
         .map(|path| Ok(parse_path(path.as_str().ok_or_else(|| malformed.clone())?)?))
         .collect::<Result<Vec<_>, InvalidDefinition>>()?;
-    let completed = json!({ "paths": paths, "kind": kind, "version": version });
+    let mut completed = json!({ "paths": paths, "kind": kind });
+    // SDKs take no version for 1, and the service shows none where none was named.
+    if version != 1 || given.get("version").is_some_and(Value::is_number) {
+        completed["version"] = json!(version);
+    }
     Ok((KeyDefinition { kind: kind_and_version, paths: parsed }, completed))
 }
 
@@ -375,7 +390,7 @@ mod tests {
             Value::Object(definition.json().clone()),
             json!({
                 "id": "c",
-                "partitionKey": { "paths": ["/pk"], "kind": "Hash", "version": 1 },
+                "partitionKey": { "paths": ["/pk"], "kind": "Hash" },
                 "indexingPolicy": indexing::complete(None).unwrap(),
                 "conflictResolutionPolicy": {
                     "mode": "LastWriterWins",
@@ -489,6 +504,19 @@ mod tests {
         assert_eq!(difference(version, json!({})), Some("partitionKey"));
         assert!(definition(&unique(json!(5))).is_err());
         assert!(definition(&unique(json!([]))).is_err());
+    }
+
+    #[test]
+    fn the_version_of_a_partition_key_is_shown_if_somebody_named_it() {
+        let shown = |key: Value| {
+            let definition = definition(&json!({ "partitionKey": key })).unwrap();
+            definition.json()["partitionKey"].get("version").cloned()
+        };
+        assert_eq!(shown(json!({ "paths": ["/pk"] })), None);
+        assert_eq!(shown(json!({ "paths": ["/pk"], "version": null })), None);
+        assert_eq!(shown(json!({ "paths": ["/pk"], "version": 1 })), Some(json!(1)));
+        assert_eq!(shown(json!({ "paths": ["/pk"], "version": 2 })), Some(json!(2)));
+        assert_eq!(shown(json!({ "paths": ["/a", "/b"], "kind": "MultiHash" })), Some(json!(2)));
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub use state::{
     CatalogState, ClusterId, Container, Database, NodeRecord, Offer, OfferTarget, PartitionRecord,
     Permission, Resource, Script, ScriptKind, Sweeping, User,
 };
-pub use throughput::{InvalidThroughput, PARTITION_RU_AT_CREATION, Throughput};
+pub use throughput::{Autoscale, InvalidThroughput, PARTITION_RU_AT_CREATION, Throughput};
 
 use crate::engine::{Engine, Fault, KeyRange, Read, Table};
 use crate::ids::{GroupId, Lsn};

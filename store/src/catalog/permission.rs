@@ -96,6 +96,9 @@ pub enum InvalidPermission {
     /// Not a partition key value.
     #[error("'resourcePartitionKey' is no partition key: {0}")]
     Key(#[from] InvalidKey),
+    /// The partition key of nothing: requests take it for no key at all.
+    #[error("'resourcePartitionKey' must not be empty")]
+    EmptyKey,
 }
 
 impl PermissionMode {
@@ -131,6 +134,9 @@ impl PermissionDefinition {
         json.insert("resource".into(), json!(link));
         let key = body.get("resourcePartitionKey").filter(|key| !key.is_null());
         let partition_key = key.map(|key| PartitionKey::parse(&key.to_string())).transpose()?;
+        if partition_key.as_ref().is_some_and(|key| key.0.is_empty()) {
+            return Err(InvalidPermission::EmptyKey);
+        }
         if let Some(key) = key {
             json.insert("resourcePartitionKey".into(), key.clone());
         }
@@ -298,6 +304,8 @@ mod tests {
             let result = parse(&json!({ "resourcePartitionKey": key }));
             assert!(matches!(result, Err(InvalidPermission::Key(_))), "{key}");
         }
+        let empty = parse(&json!({ "resourcePartitionKey": [] }));
+        assert_eq!(empty, Err(InvalidPermission::EmptyKey));
         for body in [json!(null), json!([]), json!("p")] {
             assert!(PermissionDefinition::parse(&body).is_err(), "{body}");
         }

@@ -55,7 +55,7 @@ impl Fixture {
         name: &str,
         partitions: usize,
     ) -> Result<Created, CatalogRefusal> {
-        self.create_container_with(name, partitions, Some(Throughput::Autoscale(1000)))
+        self.create_container_with(name, partitions, Some(AUTOSCALE))
     }
 
     fn create_container_with(
@@ -89,6 +89,9 @@ fn definition(name: &str, extra: &serde_json::Value) -> String {
     body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
     serde_json::to_string(ContainerDefinition::parse(&body).unwrap().json()).unwrap()
 }
+
+const AUTOSCALE: Throughput =
+    Throughput::Autoscale(Autoscale { maximum: 1000, increment_percent: None });
 
 const CONTAINER: ContainerNumber = ContainerNumber { database: DatabaseNumber(1), number: 1 };
 
@@ -338,7 +341,7 @@ fn partitions_share_the_rate_of_their_container_or_of_their_database() {
     let mut f = Fixture::new();
     let throughput = Some(Throughput::Manual(600));
     f.apply(CatalogCommand::CreateDatabase { name: resource_name("db"), throughput }).unwrap();
-    f.create_container_with("own", 4, Some(Throughput::Autoscale(1000))).unwrap();
+    f.create_container_with("own", 4, Some(AUTOSCALE)).unwrap();
     f.create_container_with("shares", 1, None).unwrap();
     f.create_container_with("shares too", 2, None).unwrap();
     let rate = |f: &Fixture, number| {
