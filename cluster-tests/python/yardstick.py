@@ -111,7 +111,7 @@ def parse_arguments():
         "--cache", type=Path, default=cache, help=f"where downloads are kept [default: {cache}]"
     )
     parser.add_argument(
-        "--timeout", type=int, default=60, metavar="S", help="seconds for one test [default: 60]"
+        "--timeout", type=int, default=120, metavar="S", help="seconds for one test [default: 120]"
     )
     parser.add_argument("-k", dest="select", help="only tests that match, as in pytest")
     parser.add_argument(

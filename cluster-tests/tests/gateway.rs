@@ -163,7 +163,7 @@ async fn bad_items_are_refused() {
     let elsewhere = post(body.clone().into_bytes()).key(&json!("other"));
     world.refused("another key", elsewhere, 400, 1001).await;
     let put = |id: &str| Call::put(world.carts.item(id), body.clone()).key(&key);
-    world.refused("another id", put("b"), 400, 0).await;
+    world.refused("another id of nothing", put("b"), 404, 0).await;
     world.refused("if-match", put("a").header("if-match", "\"other\""), 412, 0).await;
     let missing = Call::put(world.carts.item("none"), r#"{"id":"none","pk":"k"}"#).key(&key);
     world.refused("nothing to replace", missing, 404, 0).await;

@@ -1,12 +1,12 @@
 //! Settings: flags before environment before file before defaults.
 
+mod keys;
+
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use ephemeris_raft::GroupOptions;
 use ephemeris_store::ids::NodeId;
 use ephemeris_store::time::Millis;
@@ -15,16 +15,13 @@ use figment::providers::{Env, Format as _, Serialized, Toml};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+pub(crate) use keys::{AccountKeys, EMULATOR_KEY, KeySources, Secret};
+
 use crate::consistency::ConsistencyLevel;
 use crate::partition::Burst;
 use crate::telemetry::LogFormat;
+use crate::tls::TlsSource;
 
-/// The key every Cosmos emulator uses. Known to everybody: for loopback only.
-pub(crate) const EMULATOR_KEY: &str =
-    "C2y6yDjf5/R+ob0N8A7Cgv30VRDJIWEHLM+4QDU5DE2nQ9nDuVTqobD4b8mGGyPMbIZnqyMsEcaGQy67XIw/Jw==";
-
-/// Shortest account key, in bytes.
-const KEY_BYTES_MIN: usize = 16;
 /// A leader that shows more often that it lives than this does nothing else.
 const HEARTBEAT_MS_MIN: u64 = 10;
 
@@ -51,15 +48,29 @@ pub(crate) struct Settings {
     /// The URL clients are told to use for this node.
     pub(crate) advertise: Option<String>,
     /// The account key, base64.
-    pub(crate) key: Option<String>,
+    pub(crate) key: Option<Secret>,
     /// A second key that works too, base64.
-    pub(crate) secondary_key: Option<String>,
+    pub(crate) secondary_key: Option<Secret>,
     /// A file that holds the account key.
     pub(crate) key_file: Option<PathBuf>,
     /// A file that holds the second key.
     pub(crate) secondary_key_file: Option<PathBuf>,
+    /// A key that may look at everything but permissions, base64.
+    pub(crate) read_only_key: Option<Secret>,
+    /// A second such key, base64.
+    pub(crate) secondary_read_only_key: Option<Secret>,
+    /// A file that holds the read-only key.
+    pub(crate) read_only_key_file: Option<PathBuf>,
+    /// A file that holds the second read-only key.
+    pub(crate) secondary_read_only_key_file: Option<PathBuf>,
     /// Use the emulator key on an address others can reach.
     pub(crate) allow_emulator_key: bool,
+    /// Serve HTTPS, with a certificate made here if there is none.
+    pub(crate) tls: bool,
+    /// A file with the certificate for HTTPS, and those that vouch for it, in PEM.
+    pub(crate) tls_cert_file: Option<PathBuf>,
+    /// A file with the certificate's key, in PEM.
+    pub(crate) tls_key_file: Option<PathBuf>,
     /// How fresh reads are unless a client asks for less.
     pub(crate) consistency: ConsistencyLevel,
     /// What is logged.
@@ -97,7 +108,14 @@ impl Default for Settings {
             secondary_key: None,
             key_file: None,
             secondary_key_file: None,
+            read_only_key: None,
+            secondary_read_only_key: None,
+            read_only_key_file: None,
+            secondary_read_only_key_file: None,
             allow_emulator_key: false,
+            tls: false,
+            tls_cert_file: None,
+            tls_key_file: None,
             consistency: ConsistencyLevel::Session,
             log: "info".to_string(),
             log_format: LogFormat::Text,
@@ -186,8 +204,12 @@ pub(crate) struct NodeConfig {
     pub(crate) founders: BTreeMap<NodeId, String>,
     /// The URL clients are told to use.
     pub(crate) advertise: Option<String>,
-    /// Keys that sign requests.
+    /// Keys that sign requests, as they were at the start.
     pub(crate) keys: AccountKeys,
+    /// Where they come from.
+    pub(crate) key_sources: KeySources,
+    /// Where the certificate for HTTPS comes from; none serves HTTP.
+    pub(crate) tls: Option<TlsSource>,
     /// How fresh reads are unless a client asks for less: the account's default.
     pub(crate) consistency: ConsistencyLevel,
     /// How long a request may take.
@@ -210,20 +232,8 @@ pub(crate) struct NodeConfig {
     pub(crate) log_entries_kept: u64,
 }
 
-/// The account's keys, decoded.
-#[derive(Clone)]
-pub(crate) struct AccountKeys {
-    /// One or two keys.
-    pub(crate) keys: Vec<Vec<u8>>,
-    /// True if the first is the one everybody knows.
-    pub(crate) emulator: bool,
-}
-
-impl std::fmt::Debug for AccountKeys {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} account keys", self.keys.len())
-    }
-}
+/// Where in the data directory the authority is that makes certificates.
+const TLS_DIRECTORY: &str = "tls";
 
 /// The number a node alone has.
 const ONLY_NODE: NodeId = NodeId(1);
@@ -267,7 +277,8 @@ impl NodeConfig {
         founders: BTreeMap<NodeId, String>,
     ) -> Result<Self> {
         let http = parse_address("--http", &settings.http)?;
-        let keys = account_keys(settings, http.ip())?;
+        let key_sources = KeySources::new(settings, http.ip());
+        let keys = key_sources.load()?;
         if settings.heartbeat_ms < HEARTBEAT_MS_MIN {
             return Err(value(format!("heartbeat_ms must be at least {HEARTBEAT_MS_MIN}")));
         }
@@ -290,6 +301,8 @@ impl NodeConfig {
             founders,
             advertise: settings.advertise.clone().map(with_slash),
             keys,
+            key_sources,
+            tls: tls_source(settings, http)?,
             consistency: settings.consistency,
             request_timeout: Duration::from_millis(settings.request_timeout_ms),
             block_cache_bytes: settings.block_cache_mib << 20,
@@ -302,6 +315,44 @@ impl NodeConfig {
             log_entries_kept: GroupOptions::default().log_entries_kept,
         })
     }
+
+    /// How clients' URLs begin.
+    pub(crate) fn scheme(&self) -> &'static str {
+        if self.tls.is_some() { "https" } else { "http" }
+    }
+}
+
+/// Where the certificate comes from, if HTTPS is to be served.
+fn tls_source(settings: &Settings, http: SocketAddr) -> Result<Option<TlsSource>> {
+    match (&settings.tls_cert_file, &settings.tls_key_file) {
+        (Some(certificate), Some(key)) => {
+            let (certificate, key) = (certificate.clone(), key.clone());
+            Ok(Some(TlsSource::Files { certificate, key }))
+        }
+        (None, None) if settings.tls => {
+            let directory = settings.data_dir.join(TLS_DIRECTORY);
+            let names = names(settings.advertise.as_deref(), http);
+            Ok(Some(TlsSource::Made { directory, names }))
+        }
+        (None, None) => Ok(None),
+        (Some(_), None) | (None, Some(_)) => {
+            Err(value("--tls-cert-file and --tls-key-file go together".to_string()))
+        }
+    }
+}
+
+/// What clients may call this node: a certificate made here is good for these.
+fn names(advertise: Option<&str>, http: SocketAddr) -> Vec<String> {
+    let own = Some(http.ip()).filter(|ip| !ip.is_unspecified()).map(|ip| ip.to_string());
+    let advertised = advertise.and_then(|url| reqwest::Url::parse(url).ok());
+    let advertised = advertised.and_then(|url| url.host_str().map(str::to_string));
+    // A URL has brackets round an IPv6 address.
+    let advertised = advertised.map(|host| host.trim_matches(['[', ']']).to_string());
+    let mut names: Vec<String> = ["localhost", "127.0.0.1", "::1"].map(str::to_string).to_vec();
+    names.extend(own.into_iter().chain(advertised));
+    names.sort();
+    names.dedup();
+    names
 }
 
 fn value(message: String) -> InvalidSettings {
@@ -330,45 +381,6 @@ fn parse_cluster(text: &str) -> Result<BTreeMap<NodeId, String>> {
     if nodes.is_empty() { Err(value("--cluster names no node".into())) } else { Ok(nodes) }
 }
 
-fn account_keys(settings: &Settings, listens_on: IpAddr) -> Result<AccountKeys> {
-    let primary = one_key("key", settings.key.as_deref(), settings.key_file.as_deref())?;
-    let secondary = one_key(
-        "secondary key",
-        settings.secondary_key.as_deref(),
-        settings.secondary_key_file.as_deref(),
-    )?;
-    let Some(primary) = primary else {
-        if secondary.is_some() {
-            let message = "a secondary key needs a primary one beside it".to_string();
-            return Err(InvalidSettings::Key(message));
-        }
-        if !listens_on.is_loopback() && !settings.allow_emulator_key {
-            return Err(InvalidSettings::EmulatorKey(listens_on));
-        }
-        let key = STANDARD.decode(EMULATOR_KEY).expect("the emulator key is base64");
-        return Ok(AccountKeys { keys: vec![key], emulator: true });
-    };
-    let keys = std::iter::once(primary).chain(secondary).collect();
-    Ok(AccountKeys { keys, emulator: false })
-}
-
-fn one_key(what: &str, text: Option<&str>, file: Option<&Path>) -> Result<Option<Vec<u8>>> {
-    let unusable = |why: String| InvalidSettings::Key(format!("the {what} {why}"));
-    let text = match (text, file) {
-        (Some(_), Some(_)) => return Err(unusable("is given both directly and by file".into())),
-        (None, None) => return Ok(None),
-        (Some(text), None) => text.to_string(),
-        (None, Some(file)) => std::fs::read_to_string(file).map_err(|error| {
-            unusable(format!("file {} cannot be read: {error}", file.display()))
-        })?,
-    };
-    let key = STANDARD.decode(text.trim()).map_err(|_| unusable("is not base64".into()))?;
-    if key.len() < KEY_BYTES_MIN {
-        return Err(unusable(format!("is shorter than {KEY_BYTES_MIN} bytes")));
-    }
-    Ok(Some(key))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -378,15 +390,33 @@ mod tests {
     }
 
     #[test]
-    fn loopback_uses_the_emulator_key_and_others_refuse_it() {
-        assert!(NodeConfig::single(&settings()).unwrap().keys.emulator);
-        let open = Settings { http: "0.0.0.0:8081".into(), ..settings() };
-        let message = NodeConfig::single(&open).unwrap_err().to_string();
-        assert!(message.contains("--allow-emulator-key"), "{message}");
-        let allowed = Settings { allow_emulator_key: true, ..open.clone() };
-        assert!(NodeConfig::single(&allowed).is_ok());
-        let keyed = Settings { key: Some(STANDARD.encode([7; 64])), ..open };
-        assert!(!NodeConfig::single(&keyed).unwrap().keys.emulator);
+    fn https_needs_a_certificate_and_its_key_or_makes_both() {
+        let tls = |settings: &Settings| NodeConfig::single(settings).map(|config| config.tls);
+        assert_eq!(tls(&settings()).unwrap(), None);
+        assert_eq!(NodeConfig::single(&settings()).unwrap().scheme(), "http");
+        let [certificate, key] = ["c.pem", "k.pem"].map(PathBuf::from);
+        let files = Settings {
+            tls_cert_file: Some(certificate.clone()),
+            tls_key_file: Some(key.clone()),
+            ..settings()
+        };
+        assert_eq!(tls(&files).unwrap(), Some(TlsSource::Files { certificate, key }));
+        assert_eq!(NodeConfig::single(&files).unwrap().scheme(), "https");
+        for half in [
+            Settings { tls_cert_file: None, ..files.clone() },
+            Settings { tls_key_file: None, tls: true, ..files },
+        ] {
+            assert!(tls(&half).is_err());
+        }
+        let advertise = Some("https://n1.example:8081".to_string());
+        let made =
+            Settings { tls: true, advertise, http: "10.0.0.1:1".into(), key: None, ..settings() };
+        let made = Settings { allow_emulator_key: true, ..made };
+        let Some(TlsSource::Made { directory, names }) = tls(&made).unwrap() else { panic!() };
+        assert_eq!(directory, PathBuf::from("ephemeris-data/tls"));
+        assert_eq!(names, ["10.0.0.1", "127.0.0.1", "::1", "localhost", "n1.example"]);
+        let unspecified = self::names(Some("https://[fe80::1]/"), "0.0.0.0:1".parse().unwrap());
+        assert_eq!(unspecified, ["127.0.0.1", "::1", "fe80::1", "localhost"]);
     }
 
     #[test]
@@ -404,15 +434,6 @@ mod tests {
         assert_eq!(NodeConfig::single(&settings()).unwrap().burst, Burst::Saved);
         let off = Settings { burst: false, ..settings() };
         assert_eq!(NodeConfig::single(&off).unwrap().burst, Burst::Off);
-    }
-
-    #[test]
-    fn keys_are_checked() {
-        let with = |key: &str| Settings { key: Some(key.into()), ..settings() };
-        assert!(NodeConfig::single(&with("not base64!")).is_err());
-        assert!(NodeConfig::single(&with("c2hvcnQ=")).is_err());
-        let alone = Settings { secondary_key: Some(STANDARD.encode([7; 64])), ..settings() };
-        assert!(NodeConfig::single(&alone).is_err());
     }
 
     #[test]

@@ -11,10 +11,12 @@ mod node;
 mod partition;
 mod placement;
 mod platform;
+mod reload;
 mod requests;
 mod server;
 #[cfg(test)]
 mod simulation;
 mod supervisor;
 mod telemetry;
+mod tls;
 mod transport;

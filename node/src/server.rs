@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -12,7 +13,7 @@ use axum::serve::{Listener, ListenerExt as _};
 use ephemeris_raft::testing::Host;
 use metrics_exporter_prometheus::PrometheusHandle;
 use thiserror::Error;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{debug, info, warn};
 
@@ -22,8 +23,10 @@ use crate::config::NodeConfig;
 use crate::gateway::{self, Gateway};
 use crate::node::{Node, StartupError};
 use crate::platform::{DirectoryError, OperatingSystem, Platform};
+use crate::reload;
 use crate::supervisor::{self, EXIT_FAULT, Tasks};
 use crate::telemetry;
+use crate::tls::{self, Tls, TlsError, TlsListener, TlsSource};
 
 /// How often it is looked whether the node has become ready.
 const READY_LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -47,6 +50,9 @@ pub(crate) enum ServerError {
     /// The node did not start.
     #[error(transparent)]
     Startup(#[from] StartupError),
+    /// HTTPS cannot be served.
+    #[error("HTTPS cannot be served: {0}")]
+    Tls(#[from] TlsError),
     /// Signals cannot be waited for.
     #[error("signals cannot be received: {0}")]
     Signals(io::Error),
@@ -55,6 +61,8 @@ pub(crate) enum ServerError {
 /// Runs a node until it is told to stop.
 pub(crate) async fn run(config: NodeConfig, metrics: PrometheusHandle) -> Result<(), ServerError> {
     let mut stop = StopSignals::listen().map_err(ServerError::Signals)?;
+    let hangup = signal(SignalKind::hangup()).map_err(ServerError::Signals)?;
+    let tls = config.tls.clone().map(load_tls).transpose()?;
     let address = config.http;
     let listen_error = |source| ServerError::Listen { address, source };
     let listener = TcpListener::bind(address).await.map_err(listen_error)?;
@@ -63,15 +71,20 @@ pub(crate) async fn run(config: NodeConfig, metrics: PrometheusHandle) -> Result
         warn!("requests are checked with the emulator key, which everybody knows");
     }
     let machine = OperatingSystem::take(&config)?;
-    let listener = listener.tap_io(|stream| {
-        if let Err(error) = stream.set_nodelay(true) {
-            debug!(%error, "a connection keeps its delays");
+    let starting = async {
+        match tls.clone() {
+            None => Server::start(&machine, config, (without_delay(listener), http), metrics).await,
+            Some(tls) => {
+                let listener = TlsListener::new(listener, tls);
+                Server::start(&machine, config, (listener, http), metrics).await
+            }
         }
-    });
+    };
     let server = tokio::select! {
-        started = Server::start(&machine, config, (listener, http), metrics) => started?,
+        started = starting => started?,
         () = stop.wait() => return Ok(()),
     };
+    server.tasks.spawn("reload", reload::keep_up(server.gateway.clone(), tls, hangup));
     stop.wait().await;
     server.tasks.spawn("second signal", async move {
         stop.wait().await;
@@ -82,9 +95,36 @@ pub(crate) async fn run(config: NodeConfig, metrics: PrometheusHandle) -> Result
     Ok(())
 }
 
+/// Reads or makes the certificate for HTTPS; says how clients come to trust one made for the first
+/// time.
+fn load_tls(source: TlsSource) -> Result<Arc<Tls>, TlsError> {
+    let is_new = matches!(&source, TlsSource::Made { directory, .. } if !directory.exists());
+    let tls = Tls::load(source)?;
+    match tls.source() {
+        TlsSource::Made { directory, .. } => {
+            if is_new {
+                eprint!("{}", tls::trust_lines(directory));
+            }
+            info!(directory = %directory.display(), "HTTPS with a certificate made here");
+        }
+        TlsSource::Files { certificate, .. } => {
+            info!(certificate = %certificate.display(), "HTTPS");
+        }
+    }
+    Ok(Arc::new(tls))
+}
+
+fn without_delay(listener: TcpListener) -> impl Listener<Io = TcpStream, Addr = SocketAddr> {
+    listener.tap_io(|stream| {
+        if let Err(error) = stream.set_nodelay(true) {
+            debug!(%error, "a connection keeps its delays");
+        }
+    })
+}
+
 /// A node that answers clients.
 pub(crate) struct Server {
-    node: Node,
+    gateway: Gateway,
     tasks: Tasks,
     connections: Tasks,
 }
@@ -105,21 +145,22 @@ impl Server {
         let (tasks, connections) = (Tasks::new(), Tasks::new());
         let node = Node::start(machine, config, http, tasks.clone()).await?;
         tasks.spawn("metrics", telemetry::keep_up(metrics.clone()));
-        serve(&connections, listener, router(&node, metrics));
-        announce_readiness(&tasks, node.clone(), started);
-        Ok(Self { node, tasks, connections })
+        let gateway = Gateway::new(node.clone());
+        serve(&connections, listener, router(gateway.clone(), metrics));
+        announce_readiness(&tasks, node, started);
+        Ok(Self { gateway, tasks, connections })
     }
 
     /// The node.
     #[cfg(test)]
     pub(crate) fn node(&self) -> &Node {
-        &self.node
+        &self.gateway.node
     }
 
     /// Hands leadership over and ends everything in order.
     pub(crate) async fn stop(self) {
         info!("stopping: handing leadership over");
-        let Self { node, tasks, connections } = self;
+        let Self { gateway: Gateway { node, .. }, tasks, connections } = self;
         node.hand_over().await;
         if tokio::time::timeout(CLOSE_DEADLINE, connections.stop()).await.is_err() {
             debug!("some connections did not close in time");
@@ -131,12 +172,9 @@ impl Server {
 }
 
 /// Everything that clients and operators can ask for.
-fn router(node: &Node, metrics: PrometheusHandle) -> Router {
-    let gateway = Gateway::new(node.clone());
-    let router = Router::new()
-        .fallback(gateway::handle)
-        .with_state(gateway)
-        .merge(admin::probes(node.clone(), metrics));
+fn router(gateway: Gateway, metrics: PrometheusHandle) -> Router {
+    let probes = admin::probes(gateway.node.clone(), metrics);
+    let router = Router::new().fallback(gateway::handle).with_state(gateway).merge(probes);
     match Host::current() {
         None => router,
         // The tasks of axum are outside of a simulated process; its answers are not.

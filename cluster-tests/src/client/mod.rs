@@ -103,12 +103,18 @@ impl Client {
         Self::built(reqwest::Client::builder().http2_prior_knowledge(), base, key)
     }
 
+    /// A client that trusts an authority, in PEM, and speaks whatever the node prefers.
+    pub fn over_tls(base: impl Into<String>, key: AccountKey, authority: &[u8]) -> Self {
+        let authority = reqwest::Certificate::from_pem(authority).expect("it is in PEM");
+        Self::built(reqwest::Client::builder().add_root_certificate(authority), base, key)
+    }
+
     fn built(builder: reqwest::ClientBuilder, base: impl Into<String>, key: AccountKey) -> Self {
         let http = builder
             .timeout(ANSWER_DEADLINE)
             .connect_timeout(CONNECT_DEADLINE)
             .build()
-            .expect("a client without TLS can be built");
+            .expect("nothing a client needs is missing");
         Self { http, base: base.into(), key }
     }
 

@@ -60,6 +60,10 @@ fn signed_parts(path: &str) -> (String, String) {
     let path = path.split('?').next().unwrap_or_default().trim_matches('/');
     let decode = |segment| percent_decode_str(segment).decode_utf8_lossy().into_owned();
     let segments: Vec<String> = path.split('/').filter(|s| !s.is_empty()).map(decode).collect();
+    let texts: Vec<&str> = segments.iter().map(String::as_str).collect();
+    if let [owner @ .., "operations", "partitionkeydelete"] = texts.as_slice() {
+        return ("colls".to_string(), owner.join("/"));
+    }
     match segments.as_slice() {
         [] => (String::new(), String::new()),
         [owner @ .., kind] if segments.len() % 2 == 1 => (kind.clone(), owner.join("/")),
@@ -90,6 +94,8 @@ mod tests {
         assert_eq!(parts("/dbs"), expect("dbs", ""));
         assert_eq!(parts("/dbs/d/colls/"), expect("colls", "dbs/d"));
         assert_eq!(parts("/dbs/d/colls/c"), expect("colls", "dbs/d/colls/c"));
+        let clearing = "/dbs/d/colls/c/operations/partitionkeydelete";
+        assert_eq!(parts(clearing), expect("colls", "dbs/d/colls/c"));
         assert_eq!(parts("/admin/status"), expect("admin", "admin/status"));
     }
 }

@@ -50,8 +50,14 @@ impl Cluster {
 
     /// A node alone that does not run yet.
     pub fn alone() -> Self {
+        Self::alone_with(&[])
+    }
+
+    /// A node alone that does not run yet, and will be started with these arguments.
+    pub fn alone_with(arguments: &[&str]) -> Self {
         let mut cluster = Self::new(1);
-        cluster.node_mut(1).set_arguments(vec!["start-single-node".to_string()]);
+        let arguments = std::iter::once(&"start-single-node").chain(arguments);
+        cluster.node_mut(1).set_arguments(arguments.map(|text| (*text).to_string()).collect());
         cluster
     }
 
@@ -178,6 +184,11 @@ impl Cluster {
     /// Sends SIGTERM to a node.
     pub fn terminate(&self, node: u32) {
         self.node(node).signal(Signal::TERM);
+    }
+
+    /// Sends SIGHUP to a node.
+    pub fn hang_up(&self, node: u32) {
+        self.node(node).signal(Signal::HUP);
     }
 
     /// Stops a node in its tracks: it does nothing, and its sockets stay open.

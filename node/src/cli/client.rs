@@ -7,10 +7,10 @@ use anyhow::{Context as _, bail};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
-use reqwest::{Method, StatusCode, Url};
+use reqwest::{Certificate, Method, StatusCode, Url};
 use serde_json::Value;
 
-use super::Connection;
+use super::{Connection, Trust};
 use crate::clock;
 use crate::config::EMULATOR_KEY;
 use crate::gateway::{Segments, sign};
@@ -45,7 +45,7 @@ impl Client {
         let key = STANDARD.decode(key.trim()).context("the account key is not base64")?;
         let base = Url::parse(&connection.http)
             .with_context(|| format!("{} is no URL", connection.http))?;
-        let http = reqwest::Client::builder().timeout(TIMEOUT).build()?;
+        let http = http_client(&connection.trust, TIMEOUT)?;
         Ok(Self { http, base, key })
     }
 
@@ -138,9 +138,23 @@ impl Answer {
     }
 }
 
+fn http_client(trust: &Trust, timeout: Duration) -> anyhow::Result<reqwest::Client> {
+    let mut builder = reqwest::Client::builder().timeout(timeout);
+    if let Some(file) = &trust.ca_file {
+        let shown = file.display();
+        let pem = std::fs::read(file).with_context(|| format!("{shown} cannot be read"))?;
+        let authorities = Certificate::from_pem_bundle(&pem)
+            .with_context(|| format!("{shown} holds no certificate in PEM"))?;
+        for authority in authorities {
+            builder = builder.add_root_certificate(authority);
+        }
+    }
+    Ok(builder.build()?)
+}
+
 /// Asks a node whether it is ready.
-pub(super) async fn healthcheck(url: &str) -> anyhow::Result<ExitCode> {
-    let http = reqwest::Client::builder().timeout(HEALTH_TIMEOUT).build()?;
+pub(super) async fn healthcheck(url: &str, trust: &Trust) -> anyhow::Result<ExitCode> {
+    let http = http_client(trust, HEALTH_TIMEOUT)?;
     let url =
         Url::parse(url).with_context(|| format!("{url} is no URL"))?.join("/readyz?verbose")?;
     let response = http.get(url.clone()).send().await;

@@ -64,6 +64,8 @@ enum Command {
         /// The node's URL.
         #[arg(long, default_value = client::URL_DEFAULT, env = "EPHEMERIS_URL")]
         http: String,
+        #[command(flatten)]
+        trust: Trust,
     },
     /// Give up a node that lost its data: its replicas are made anew.
     ForgetNode {
@@ -133,6 +135,16 @@ pub(crate) struct Connection {
     /// A file that holds the account key.
     #[arg(long, env = "EPHEMERIS_KEY_FILE", conflicts_with = "key")]
     key_file: Option<PathBuf>,
+    #[command(flatten)]
+    trust: Trust,
+}
+
+/// Whom to trust that answers over HTTPS.
+#[derive(Args)]
+pub(crate) struct Trust {
+    /// A file with an authority's certificate, in PEM, to trust beside those the system trusts.
+    #[arg(long, env = "EPHEMERIS_CA_FILE", value_name = "FILE")]
+    ca_file: Option<PathBuf>,
 }
 
 #[derive(Args, Serialize)]
@@ -169,10 +181,38 @@ struct StartFlags {
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     secondary_key_file: Option<PathBuf>,
+    /// A key that may look at everything but permissions, base64.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    read_only_key: Option<String>,
+    /// A second such key.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    secondary_read_only_key: Option<String>,
+    /// A file that holds the read-only key.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    read_only_key_file: Option<PathBuf>,
+    /// A file that holds the second read-only key.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    secondary_read_only_key_file: Option<PathBuf>,
     /// Use the emulator key, which everybody knows, although others can reach this node.
     #[arg(long)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     allow_emulator_key: bool,
+    /// Serve HTTPS, with a certificate made here if no files are named.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    tls: bool,
+    /// A file with the certificate for HTTPS, and those that vouch for it, in PEM.
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tls_cert_file: Option<PathBuf>,
+    /// A file with the certificate's key, in PEM.
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tls_key_file: Option<PathBuf>,
     /// How fresh reads are unless a client asks for less; the same on every node [default: Session].
     #[arg(long, value_name = "LEVEL", ignore_case = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -299,7 +339,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Ttl(TtlCommand::Pause { connection }) => set_sweeping(&connection, "paused"),
         Command::Ttl(TtlCommand::Resume { connection }) => set_sweeping(&connection, "running"),
-        Command::Healthcheck { http } => block_on(client::healthcheck(&http)),
+        Command::Healthcheck { http, trust } => block_on(client::healthcheck(&http, &trust)),
         Command::ForgetNode { node, connection } => {
             let body = serde_json::json!({ "node": node }).to_string();
             let answer = block_on(async {

@@ -62,7 +62,8 @@ fn own_url(gateway: &Gateway, headers: &HeaderMap) -> String {
         return url.clone();
     }
     let host = headers.get("host").and_then(|host| host.to_str().ok());
-    host.map_or_else(|| gateway.node.url().to_string(), |host| format!("http://{host}/"))
+    let scheme = gateway.node.config().scheme();
+    host.map_or_else(|| gateway.node.url().to_string(), |host| format!("{scheme}://{host}/"))
 }
 
 /// What clients may send; .NET refuses to query if this is empty.

@@ -1,46 +1,136 @@
-//! Master-key authentication: who knows the account's key may do everything.
+//! Authentication: with whose word a request comes.
 //!
-//! The signed text is five lines: verb, resource type, resource link, `x-ms-date`, `date`.
+//! Who knows a key of the account signs each request with it. The signed text is five lines: verb,
+//! resource type, resource link, `x-ms-date`, `date`. Who was given a permission shows a token.
 
 use std::time::{Duration, SystemTime};
 
+use arc_swap::ArcSwap;
 use axum::http::HeaderMap;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use ephemeris_store::catalog::ClusterId;
+use ephemeris_store::ids::PermissionNumber;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use percent_encoding::percent_decode_str;
 use sha2::Sha256;
 
 use super::error::ApiError;
 use super::path::Segments;
+use super::resource_tokens::Seals;
 use crate::config::AccountKeys;
+use crate::reload::Looked;
 
 type HmacSha256 = Hmac<Sha256>;
 
 /// How far a request's date may be from ours.
 const SKEW_MAX: Duration = Duration::from_mins(15);
 
-/// Checks signatures.
+/// What a request was signed with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Credential {
+    /// A key that may do everything.
+    ReadWriteKey,
+    /// A key that may look at everything but permissions.
+    ReadOnlyKey,
+    /// A token, which may do what a permission says.
+    Token(PermissionNumber),
+}
+
+/// Checks signatures and tokens against the account's keys, which may change meanwhile.
 pub(crate) struct Verifier {
-    /// Ready to sign, one per key.
-    macs: Vec<HmacSha256>,
+    keys: ArcSwap<Keys>,
+}
+
+/// Keys, ready to check with.
+struct Keys {
+    account: AccountKeys,
+    read_write: Vec<HmacSha256>,
+    read_only: Vec<HmacSha256>,
+    seals: Seals,
+}
+
+/// The `authorization` header, taken apart.
+struct Presented {
+    kind: PresentedKind,
+    signature: String,
+}
+
+#[derive(Clone, Copy)]
+enum PresentedKind {
+    Master,
+    Resource,
+}
+
+impl Keys {
+    fn new(account: AccountKeys) -> Self {
+        let macs = |keys: &[Vec<u8>]| keys.iter().map(|key| mac(key)).collect();
+        Self {
+            read_write: macs(&account.read_write),
+            read_only: macs(&account.read_only),
+            seals: Seals::new(&account.read_write),
+            account,
+        }
+    }
 }
 
 impl Verifier {
     /// A verifier for these keys.
-    pub(crate) fn new(keys: &AccountKeys) -> Self {
-        Self { macs: keys.keys.iter().map(|key| mac(key)).collect() }
+    pub(crate) fn new(keys: AccountKeys) -> Self {
+        Self { keys: ArcSwap::from_pointee(Keys::new(keys)) }
     }
 
-    /// Lets a request pass that one of the keys signed, not long ago.
+    /// Goes by these keys from the next request on; tells whether they are others.
+    pub(crate) fn replace_keys(&self, account: AccountKeys) -> Looked {
+        if self.keys.load().account == account {
+            return Looked::Same;
+        }
+        self.keys.store(Keys::new(account).into());
+        Looked::Changed
+    }
+
+    /// Finds what a request was signed with, not long ago.
     pub(crate) fn verify(
         &self,
         verb: &str,
         segments: &Segments,
         headers: &HeaderMap,
+        cluster: Option<ClusterId>,
         now: SystemTime,
-    ) -> Result<(), ApiError> {
-        let signature = signature(headers)?;
+    ) -> Result<Credential, ApiError> {
+        let keys = self.keys.load();
+        let Presented { kind, signature } = presented(headers)?;
+        match kind {
+            PresentedKind::Resource => {
+                keys.seals.open(cluster, &signature, now).map(Credential::Token)
+            }
+            PresentedKind::Master => {
+                let signature = STANDARD.decode(signature).map_err(|_| malformed())?;
+                keys.verify_signature(verb, segments, headers, &signature, now)
+            }
+        }
+    }
+
+    /// A token for a permission, good until `end`.
+    pub(crate) fn token(
+        &self,
+        cluster: Option<ClusterId>,
+        permission: PermissionNumber,
+        end: SystemTime,
+    ) -> String {
+        self.keys.load().seals.token(cluster, permission, end)
+    }
+}
+
+impl Keys {
+    fn verify_signature(
+        &self,
+        verb: &str,
+        segments: &Segments,
+        headers: &HeaderMap,
+        signature: &[u8],
+        now: SystemTime,
+    ) -> Result<Credential, ApiError> {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let (ms_date, date) = (text("x-ms-date"), text("date"));
         check_date(ms_date.or(date), now)?;
@@ -48,27 +138,31 @@ impl Verifier {
         let (kind, link) = segments.signed();
         let verb = verb.to_lowercase();
         let payload = |link: &str| format!("{verb}\n{kind}\n{link}\n{ms_date}\n{date}\n");
-        let by_name = payload(&link);
-        if self.matches(&by_name, &signature)
-            || self.matches(&payload(&segments.signed_by_rid()), &signature)
-        {
-            return Ok(());
+        let payloads = [payload(&link), payload(&segments.signed_by_rid())];
+        if matches(&self.read_write, &payloads, signature) {
+            return Ok(Credential::ReadWriteKey);
         }
+        if matches(&self.read_only, &payloads, signature) {
+            return Ok(Credential::ReadOnlyKey);
+        }
+        let [by_name, _] = payloads;
         Err(ApiError::Unauthorized(format!(
             "The input authorization token can't serve the request. The wrong key is being used \
              or the expected payload is not built as per the protocol. Server used the following \
              payload to sign: '{by_name}'"
         )))
     }
+}
 
-    /// Compares in constant time.
-    fn matches(&self, payload: &str, signature: &[u8]) -> bool {
-        self.macs.iter().any(|mac| {
+/// Compares in constant time.
+fn matches(macs: &[HmacSha256], payloads: &[String], signature: &[u8]) -> bool {
+    payloads.iter().any(|payload| {
+        macs.iter().any(|mac| {
             let mut mac = mac.clone();
             mac.update(payload.as_bytes());
             mac.verify_slice(signature).is_ok()
         })
-    }
+    })
 }
 
 fn mac(key: &[u8]) -> HmacSha256 {
@@ -86,8 +180,12 @@ pub(crate) fn sign(key: &[u8], verb: &str, segments: &Segments, ms_date: &str) -
     percent_encoding::utf8_percent_encode(&token, percent_encoding::NON_ALPHANUMERIC).to_string()
 }
 
-/// The signature in the `authorization` header.
-fn signature(headers: &HeaderMap) -> Result<Vec<u8>, ApiError> {
+fn malformed() -> ApiError {
+    ApiError::Unauthorized("The authorization header is malformed.".to_string())
+}
+
+/// Takes the `authorization` header apart.
+fn presented(headers: &HeaderMap) -> Result<Presented, ApiError> {
     let refuse = |reason: &str| ApiError::Unauthorized(reason.to_string());
     let header = headers.get("authorization").ok_or_else(|| {
         refuse(
@@ -95,7 +193,6 @@ fn signature(headers: &HeaderMap) -> Result<Vec<u8>, ApiError> {
              passed.",
         )
     })?;
-    let malformed = || refuse("The authorization header is malformed.");
     let header = header.to_str().map_err(|_| malformed())?;
     let token = percent_decode_str(header).decode_utf8().map_err(|_| malformed())?;
     let mut kind = None;
@@ -107,15 +204,18 @@ fn signature(headers: &HeaderMap) -> Result<Vec<u8>, ApiError> {
             Some(_) | None => {}
         }
     }
-    match kind {
-        Some("master") => {}
-        Some("resource" | "aad") => {
-            return Err(refuse("Only master keys are accepted by this version of Ephemeris."));
+    let kind = match kind {
+        Some("master") => PresentedKind::Master,
+        Some("resource") => PresentedKind::Resource,
+        Some("aad") => {
+            let message = "Tokens of Microsoft Entra ID are not accepted: sign with a key of the \
+                           account, or show a resource token.";
+            return Err(refuse(message));
         }
         Some(_) | None => return Err(malformed()),
-    }
-    let signature = signature.ok_or_else(malformed)?;
-    STANDARD.decode(signature).map_err(|_| malformed())
+    };
+    let signature = signature.ok_or_else(malformed)?.to_string();
+    Ok(Presented { kind, signature })
 }
 
 fn check_date(date: Option<&str>, now: SystemTime) -> Result<(), ApiError> {
@@ -178,10 +278,18 @@ mod tests {
         headers
     }
 
-    fn check(keys: &[Vec<u8>], path: &str, headers: &HeaderMap) -> Result<(), ApiError> {
-        let verifier = Verifier::new(&AccountKeys { keys: keys.to_vec(), emulator: false });
+    fn verifier(read_write: &[Vec<u8>], read_only: &[Vec<u8>]) -> Verifier {
+        let (read_write, read_only) = (read_write.to_vec(), read_only.to_vec());
+        Verifier::new(AccountKeys { read_write, read_only, emulator: false })
+    }
+
+    fn ask(verifier: &Verifier, path: &str, headers: &HeaderMap) -> Result<Credential, ApiError> {
         let now = parse_date(DATE).unwrap() + Duration::from_mins(1);
-        verifier.verify("GET", &Segments::parse(path).unwrap(), headers, now)
+        verifier.verify("GET", &Segments::parse(path).unwrap(), headers, None, now)
+    }
+
+    fn check(keys: &[Vec<u8>], path: &str, headers: &HeaderMap) -> Result<Credential, ApiError> {
+        ask(&verifier(keys, &[]), path, headers)
     }
 
     fn signed(key: &[u8], path: &str) -> HeaderMap {
@@ -222,6 +330,47 @@ mod tests {
     }
 
     #[test]
+    fn a_key_tells_what_it_may_do() {
+        let verifier = verifier(&[vec![1; 32]], &[vec![2; 32], vec![3; 32]]);
+        let credential = |key: u8| ask(&verifier, "/dbs", &signed(&[key; 32], "/dbs")).ok();
+        assert_eq!(credential(1), Some(Credential::ReadWriteKey));
+        assert_eq!(credential(2), Some(Credential::ReadOnlyKey));
+        assert_eq!(credential(3), Some(Credential::ReadOnlyKey));
+        assert_eq!(credential(4), None);
+    }
+
+    #[test]
+    fn replaced_keys_count_from_the_next_request_on() {
+        let verifier = verifier(&[vec![1; 32]], &[vec![2; 32]]);
+        let (read_write, read_only) = (vec![vec![3; 32], vec![1; 32]], Vec::new());
+        let keys = AccountKeys { read_write, read_only, emulator: false };
+        assert!(matches!(verifier.replace_keys(keys.clone()), Looked::Changed));
+        assert!(matches!(verifier.replace_keys(keys), Looked::Same));
+        let is_taken = |key: u8| ask(&verifier, "/dbs", &signed(&[key; 32], "/dbs")).is_ok();
+        assert_eq!([1, 2, 3].map(is_taken), [true, false, true]);
+    }
+
+    #[test]
+    fn a_token_needs_no_date_and_is_read_encoded_or_not() {
+        let verifier = verifier(&[vec![1; 32]], &[vec![2; 32]]);
+        let user = ephemeris_store::ids::UserNumber {
+            database: ephemeris_store::ids::DatabaseNumber(1),
+            number: 2,
+        };
+        let permission = PermissionNumber { user, number: 3 };
+        let token = verifier.token(None, permission, parse_date(DATE).unwrap() + SKEW_MAX);
+        let encoded = token.replace('=', "%3D").replace('&', "%26");
+        for authorization in [&token, &encoded] {
+            let mut headers = headers(DATE, authorization);
+            headers.remove("x-ms-date");
+            let credential = ask(&verifier, "/dbs/any/colls/one", &headers).unwrap();
+            assert_eq!(credential, Credential::Token(permission));
+        }
+        let as_master = token.replace("resource", "master");
+        assert!(ask(&verifier, "/dbs", &headers(DATE, &as_master)).is_err());
+    }
+
+    #[test]
     fn a_signature_is_good_for_its_own_path_only() {
         let keys = [emulator_key()];
         let headers = signed(&keys[0], "/dbs/a");
@@ -245,9 +394,18 @@ mod tests {
     #[test]
     fn malformed_headers_are_refused() {
         let keys = [emulator_key()];
-        for authorization in
-            ["", "x", "type=master", "type=master&ver=1.0&sig=!", "type=aad&sig=x", "%FF", "sig="]
-        {
+        for authorization in [
+            "",
+            "x",
+            "type=master",
+            "type=master&ver=1.0&sig=!",
+            "type=resource",
+            "type=resource&sig=!",
+            "type=resource&sig=",
+            "type=aad&sig=x",
+            "%FF",
+            "sig=",
+        ] {
             let headers = headers(DATE, authorization);
             let result = check(&keys, "/dbs", &headers);
             assert!(matches!(result, Err(ApiError::Unauthorized(_))), "{authorization}");

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use ephemeris_store::binary_json::InvalidBinaryJson;
-use ephemeris_store::catalog::{CatalogRefusal, InvalidDefinition, InvalidThroughput};
+use ephemeris_store::catalog::{
+    CatalogRefusal, InvalidDefinition, InvalidPermission, InvalidThroughput,
+};
 use ephemeris_store::charge::Charge;
 use ephemeris_store::command::Refusal;
 use ephemeris_store::document::InvalidDocument;
@@ -346,6 +348,12 @@ impl From<InvalidBinaryJson> for ApiError {
 impl From<InvalidDefinition> for ApiError {
     fn from(error: InvalidDefinition) -> Self {
         ApiError::BadRequest(format!("The container definition is not valid: {error}."))
+    }
+}
+
+impl From<InvalidPermission> for ApiError {
+    fn from(error: InvalidPermission) -> Self {
+        ApiError::BadRequest(format!("The permission is not valid: {error}."))
     }
 }
 

@@ -10,9 +10,7 @@ use ephemeris_store::command::{Action, Effect, ItemWrite, Precondition, Refused,
 use ephemeris_store::document::{Document, IdField, ParsedDocument};
 use ephemeris_store::ids::{ItemId, Lsn};
 use ephemeris_store::item::{ItemKey, LogicalPartition, client_json};
-use ephemeris_store::partition_key::{
-    Component, InvalidKey, KeyDefinition, KeyKind, PartitionKey, VALUE_BYTES_MAX,
-};
+use ephemeris_store::partition_key::{InvalidKey, PartitionKey, VALUE_BYTES_MAX};
 use ephemeris_store::patch::{Patch, PatchRequest};
 
 use super::error::{ApiError, Failure};
@@ -52,12 +50,13 @@ async fn store_new(
     let parsed = parse_body(&resolved, &call.body).map_err(Failure::in_body)?;
     let id = id_in(&parsed.id).map_err(Failure::in_body)?;
     let definition = resolved.container.definition.key();
-    let key = key_of(call, definition, &parsed).map_err(Failure::in_body)?;
+    let key = key_of(call, &parsed).map_err(Failure::in_body)?;
     let item = ItemKey::new(&definition.place(&key), &key, &id);
-    write(gateway, call, &resolved, item, parsed.document, action).await
+    let body = parsed.document.body.clone();
+    write(gateway, call, &resolved, (item, action(parsed.document)), body).await
 }
 
-/// `PUT /dbs/d/colls/c/docs/i`
+/// `PUT /dbs/d/colls/c/docs/i`: the body may give the item another id.
 pub(crate) async fn replace(
     gateway: &Gateway,
     call: &Call,
@@ -68,17 +67,24 @@ pub(crate) async fn replace(
     let parsed = parse_body(&resolved, &call.body).map_err(Failure::in_body)?;
     let id = id_in(&parsed.id).map_err(Failure::in_body)?;
     let definition = resolved.container.definition.key();
-    let key = key_of(call, definition, &parsed).map_err(Failure::in_body)?;
-    let item = ItemKey::new(&definition.place(&key), &key, &id);
-    let named = match resolved.item_number(segment) {
-        Some(_) => locate(gateway, call, &resolved, segment).await? == item,
-        None => id.as_str() == segment,
+    let key = key_of(call, &parsed).map_err(Failure::in_body)?;
+    let place = definition.place(&key);
+    let to = ItemKey::new(&place, &key, &id);
+    call.access.check_item(&to, definition)?;
+    let item = match resolved.item_number(segment) {
+        Some(_) => locate(gateway, call, &resolved, segment).await?,
+        None => {
+            let id = ItemId::try_from(segment.to_string()).map_err(ApiError::from)?;
+            ItemKey::new(&place, &key, &id)
+        }
     };
-    if !named {
-        let message = "The 'id' in the body is not that of the item in the path.";
-        return Err(Failure::in_body(ApiError::BadRequest(message.to_string())));
+    if !LogicalPartition::new(&place, &key).holds(&item) {
+        return Err(Failure::in_body(ApiError::KeyMismatch));
     }
-    write(gateway, call, &resolved, item, parsed.document, Action::Replace).await
+    let (document, body) = (parsed.document.clone(), parsed.document.body);
+    let action =
+        if item == to { Action::Replace(document) } else { Action::Rename { to, document } };
+    write(gateway, call, &resolved, (item, action), body).await
 }
 
 /// `GET /dbs/d/colls/c/docs/i`
@@ -212,36 +218,23 @@ pub(crate) fn id_in(field: &IdField) -> Result<ItemId, ApiError> {
 }
 
 /// The partition key of an item that is being stored: that of the body, which the header must match.
-fn key_of(
-    call: &Call,
-    definition: &KeyDefinition,
-    parsed: &ParsedDocument,
-) -> Result<PartitionKey, ApiError> {
+fn key_of(call: &Call, parsed: &ParsedDocument) -> Result<PartitionKey, ApiError> {
     if parsed.key.text_bytes() > VALUE_BYTES_MAX {
         return Err(InvalidKey::TooLong.into());
     }
     match call.headers.partition_key()? {
         None => Ok(parsed.key.clone()),
-        Some(header) => check_key(&header, definition, parsed).map(|()| header),
+        Some(header) => check_key(&header, parsed).map(|()| header),
     }
 }
 
-/// Refuses a body whose partition key is not that of the header.
-pub(crate) fn check_key(
-    header: &PartitionKey,
-    definition: &KeyDefinition,
-    parsed: &ParsedDocument,
-) -> Result<(), ApiError> {
-    // SDKs send null for a component that the body of an item does not have.
-    let same = |(header, body): (&Component, &Component)| {
-        header == body
-            || (definition.kind == KeyKind::MultiHash
-                && (header, body) == (&Component::Null, &Component::Undefined))
-    };
+/// Refuses a body whose partition key is not that of the header. A component that the body does not
+/// have is not null, though SDKs may say so.
+pub(crate) fn check_key(header: &PartitionKey, parsed: &ParsedDocument) -> Result<(), ApiError> {
     if header.0.len() != parsed.key.0.len() {
         return Err(ApiError::KeyShape);
     }
-    if header.0.iter().zip(&parsed.key.0).all(same) { Ok(()) } else { Err(ApiError::KeyMismatch) }
+    if *header == parsed.key { Ok(()) } else { Err(ApiError::KeyMismatch) }
 }
 
 /// The partition key in the header, complete.
@@ -263,13 +256,19 @@ pub(crate) async fn locate(
     segment: &str,
 ) -> Result<ItemKey, Failure> {
     if let Some(number) = resolved.item_number(segment) {
+        // A `_rid` says enough; a key that comes with it must be a whole one all the same.
+        if call.headers.partition_key()?.is_some_and(|key| !key.0.is_empty()) {
+            named_key(call, resolved)?;
+        }
         let partition = resolved.partition(number.slot())?;
         let request = PartitionRequest::Find(number);
         let response = gateway.node.ask_partition(partition.group, request, call.deadline).await?;
         let PartitionResponse::Found(found) = response else {
             unreachable!("`ask_partition` checks what is answered");
         };
-        return found.ok_or_else(|| missing(resolved.headers()));
+        let key = found.ok_or_else(|| missing(resolved.headers()))?;
+        call.access.check_item(&key, resolved.container.definition.key())?;
+        return Ok(key);
     }
     let (definition, key) = (resolved.container.definition.key(), named_key(call, resolved)?);
     let id = ItemId::try_from(segment.to_string()).map_err(ApiError::from)?;
@@ -280,17 +279,10 @@ async fn write(
     gateway: &Gateway,
     call: &Call,
     resolved: &Resolved,
-    key: ItemKey,
-    document: Document,
-    action: fn(Document) -> Action,
+    (key, action): (ItemKey, Action),
+    body: Vec<u8>,
 ) -> Result<Reply, Failure> {
-    let precondition = call.headers.precondition()?;
-    let content = call.headers.content();
-    let body = match content {
-        Content::Full => Some(document.body.clone()),
-        Content::Minimal => None,
-    };
-    let write = ItemWrite { key, precondition, action: action(document) };
+    let write = ItemWrite { key, precondition: call.headers.precondition()?, action };
     let (written, headers) = write_one(gateway, call, resolved, write).await?;
     let status = match written.effect {
         Effect::Created => StatusCode::CREATED,
@@ -300,9 +292,9 @@ async fn write(
         }
     };
     let stamp = &written.stamp;
-    let reply = match body {
-        None => Reply::empty(status),
-        Some(body) => Reply::json(status, client_json(&body, stamp, resolved.container.number)),
+    let reply = match call.headers.content() {
+        Content::Minimal => Reply::empty(status),
+        Content::Full => Reply::json(status, client_json(&body, stamp, resolved.container.number)),
     };
     Ok(reply.charge(written.charge).etag(stamp.etag).data(headers))
 }

@@ -1,6 +1,6 @@
 //! The gateway: what Cosmos clients talk to, on every node.
 //!
-//! 1. `path` and `auth`: what is named, and whether the client may.
+//! 1. `path`, `auth` and `access`: what is named, with whose word, and whether that is enough.
 //! 2. `headers` and the body are read once, into types.
 //! 3. `resolve` finds the container in this node's copy of the catalog.
 //! 4. The request goes to the leader of its partition, here or on another node; changes of leader
@@ -8,6 +8,7 @@
 //!    the replica on this node, if that is as fresh as the client's `session` says.
 //! 5. `reply` and `error` turn the outcome into status, headers and body.
 
+mod access;
 mod account;
 mod auth;
 mod batch;
@@ -21,14 +22,17 @@ mod headers;
 mod items;
 mod partition_ranges;
 mod path;
+mod permissions;
 mod query;
 mod query_plan;
 mod reply;
 mod resolve;
+mod resource_tokens;
 mod resume_filter;
 mod scripts;
 mod session;
 mod throughput;
+mod users;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -50,16 +54,17 @@ pub(crate) use error::{ApiError, Failure};
 pub(crate) use path::Segments;
 pub(crate) use reply::Reply;
 
+use access::Access;
 use auth::Verifier;
 use headers::{PostKind, RequestHeaders};
 use path::{ContainerPath, Target};
-use resolve::Purpose;
 
 use crate::admin;
 use crate::clock::{self, Instant};
 use crate::consistency::ConsistencyLevel;
 use crate::node::Node;
 use crate::partition::Price;
+use crate::reload::Looked;
 use crate::requests::RequestError;
 
 /// Largest body of a request, in bytes.
@@ -92,6 +97,8 @@ pub(crate) enum Verb {
 /// A request that was signed and read.
 pub(crate) struct Call {
     pub(crate) verb: Verb,
+    /// What it may do.
+    pub(crate) access: Access,
     pub(crate) headers: RequestHeaders,
     pub(crate) body: Bytes,
     /// How fresh what it reads must be.
@@ -155,8 +162,9 @@ pub(crate) async fn handle(State(gateway): State<Gateway>, request: Request) -> 
         failure.error.count_if_put_off();
         failure.into()
     });
-    let response = reply.into_response(&activity_id);
-    let (status, elapsed) = (response.status(), started.elapsed());
+    let elapsed = started.elapsed();
+    let response = reply.into_response(&activity_id, elapsed);
+    let status = response.status();
     let outcome = admin::status_class(status);
     metrics::counter!("http_requests_total", "status" => outcome).increment(1);
     metrics::histogram!("http_request_seconds").record(elapsed);
@@ -178,8 +186,14 @@ fn activity_id(parts: &Parts) -> HeaderValue {
 impl Gateway {
     /// A gateway of this node.
     pub(crate) fn new(node: Node) -> Self {
-        let verifier = Arc::new(Verifier::new(&node.config().keys));
+        let verifier = Arc::new(Verifier::new(node.config().keys.clone()));
         Self { node, verifier, under_way: Arc::default() }
+    }
+
+    /// Reads the account's keys again.
+    pub(crate) fn reload_keys(&self) -> Result<Looked, String> {
+        let keys = self.node.config().key_sources.load().map_err(|error| error.to_string())?;
+        Ok(self.verifier.replace_keys(keys))
     }
 
     /// How long a request may take.
@@ -192,17 +206,20 @@ impl Gateway {
         let segments = Segments::parse(parts.uri.path())?;
         let verb = Verb::of(&parts.method)
             .ok_or_else(|| ApiError::MethodNotAllowed { method: parts.method.to_string() })?;
+        let (method, cluster) = (parts.method.as_str(), self.node.cluster());
         let date = self.node.date();
-        self.verifier.verify(parts.method.as_str(), &segments, &parts.headers, date)?;
+        let credential = self.verifier.verify(method, &segments, &parts.headers, cluster, date)?;
         let target = segments.target()?;
         let body = read_body(&parts, body).await?;
         let headers = RequestHeaders::new(parts.headers, &parts.uri);
         let deadline = clock::monotonic() + self.timeout();
+        let access = self.access(credential, deadline).await?;
         let account = self.node.config().consistency;
         // The account tells clients what they may ask for.
         let is_account = matches!(target, Target::Account);
         let consistency = if is_account { account } else { headers.consistency(account)? };
-        let call = Call { verb, headers, body, consistency, deadline };
+        let call = Call { verb, access, headers, body, consistency, deadline };
+        access::check(self, &call, &target).await?;
         let price = price(&call, &target);
         let answered = match dispatch(self, &call, &target).await {
             Err(Failure { error: ApiError::StaleMap, .. }) => {
@@ -336,11 +353,28 @@ async fn dispatch(gateway: &Gateway, call: &Call, target: &Target) -> Result<Rep
             Verb::Put | Verb::Patch | Verb::Delete => Err(call.not_allowed()),
         },
         Target::Script(path, kind, name) => dispatch_script(gateway, call, path, *kind, name).await,
-        Target::Users(database) => {
-            let (_, database) = gateway.database(call, database, Purpose::Owner).await?;
-            let rid = ephemeris_store::ids::ResourceId::Database(database.number).to_string();
-            empty_feed(gateway, call, (&rid, "Users"))
-        }
+        Target::Users(database) => match call.verb {
+            Verb::Get => users::list(gateway, call, database).await,
+            Verb::Post => users::post(gateway, call, database).await,
+            Verb::Put | Verb::Patch | Verb::Delete => Err(call.not_allowed()),
+        },
+        Target::User(path) => match call.verb {
+            Verb::Get => users::read(gateway, call, path).await,
+            Verb::Put => users::replace(gateway, call, path).await,
+            Verb::Delete => users::delete(gateway, call, path).await,
+            Verb::Post | Verb::Patch => Err(call.not_allowed()),
+        },
+        Target::Permissions(path) => match call.verb {
+            Verb::Get => permissions::list(gateway, call, path).await,
+            Verb::Post => permissions::post(gateway, call, path).await,
+            Verb::Put | Verb::Patch | Verb::Delete => Err(call.not_allowed()),
+        },
+        Target::Permission(path, name) => match call.verb {
+            Verb::Get => permissions::read(gateway, call, path, name).await,
+            Verb::Put => permissions::replace(gateway, call, path, name).await,
+            Verb::Delete => permissions::delete(gateway, call, path, name).await,
+            Verb::Post | Verb::Patch => Err(call.not_allowed()),
+        },
         Target::Clear(path) => match call.verb {
             Verb::Post => items::clear(gateway, call, path).await,
             Verb::Get | Verb::Put | Verb::Patch | Verb::Delete => Err(call.not_allowed()),

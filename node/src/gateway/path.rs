@@ -18,6 +18,15 @@ pub(crate) struct ContainerPath {
     pub(crate) container: String,
 }
 
+/// A user, by name or by `_rid`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct UserPath {
+    /// The database.
+    pub(crate) database: String,
+    /// The user.
+    pub(crate) user: String,
+}
+
 /// What a path names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
@@ -29,6 +38,12 @@ pub(crate) enum Target {
     Database(String),
     /// `/dbs/d/users`
     Users(String),
+    /// `/dbs/d/users/u`
+    User(UserPath),
+    /// `/dbs/d/users/u/permissions`
+    Permissions(UserPath),
+    /// `/dbs/d/users/u/permissions/p`
+    Permission(UserPath, String),
     /// `/dbs/d/colls`
     Containers(String),
     /// `/dbs/d/colls/c`
@@ -102,7 +117,11 @@ impl Segments {
             ["dbs"] => Target::Databases,
             ["dbs", database] => Target::Database((*database).to_string()),
             ["dbs", database, "users"] => Target::Users((*database).to_string()),
-            ["dbs", _, "users", ..] => Target::NotServed("Users and permissions"),
+            ["dbs", database, "users", user, below @ ..] => {
+                let user =
+                    UserPath { database: (*database).to_string(), user: (*user).to_string() };
+                below_user(user, below).ok_or_else(|| self.unknown())?
+            }
             ["dbs", _, "clientencryptionkeys", ..] => Target::NotServed("Client encryption keys"),
             ["dbs", database, "colls"] => Target::Containers((*database).to_string()),
             ["dbs", database, "colls", container, below @ ..] => {
@@ -125,6 +144,15 @@ impl Segments {
 
     fn unknown(&self) -> ApiError {
         ApiError::UnknownPath(self.0.join("/"))
+    }
+}
+
+fn below_user(user: UserPath, below: &[&str]) -> Option<Target> {
+    match below {
+        [] => Some(Target::User(user)),
+        ["permissions"] => Some(Target::Permissions(user)),
+        ["permissions", permission] => Some(Target::Permission(user, (*permission).to_string())),
+        _ => None,
     }
 }
 
@@ -181,6 +209,16 @@ mod tests {
     }
 
     #[test]
+    fn users_have_permissions() {
+        let user = || UserPath { database: "d".into(), user: "users".into() };
+        assert_eq!(target("/dbs/d/users"), Target::Users("d".into()));
+        assert_eq!(target("/dbs/d/users/users"), Target::User(user()));
+        assert_eq!(target("/dbs/d/users/users/permissions/"), Target::Permissions(user()));
+        let permission = Target::Permission(user(), "p q".into());
+        assert_eq!(target("/dbs/d/users/users/permissions/p%20q"), permission);
+    }
+
+    #[test]
     fn a_trailing_slash_changes_nothing() {
         for path in ["/dbs/d/colls/c/docs/i", "/dbs", "/offers/x", "/dbs/d/colls/c/pkranges"] {
             assert_eq!(target(path), target(&format!("{path}/")));
@@ -198,7 +236,14 @@ mod tests {
 
     #[test]
     fn what_is_no_resource_is_refused() {
-        for path in ["/db", "/dbs/d/x", "/dbs/d/colls/c/nothing", "/dbs/d/colls/c/docs/i/x/y/z"] {
+        for path in [
+            "/db",
+            "/dbs/d/x",
+            "/dbs/d/users/u/x",
+            "/dbs/d/users/u/permissions/p/x",
+            "/dbs/d/colls/c/nothing",
+            "/dbs/d/colls/c/docs/i/x/y/z",
+        ] {
             let result = Segments::parse(path).unwrap().target();
             assert!(matches!(result, Err(ApiError::UnknownPath(_))), "{path}");
         }

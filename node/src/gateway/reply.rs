@@ -1,5 +1,7 @@
 //! Answers: status, headers and body as Cosmos clients expect them.
 
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use bytes::Bytes;
@@ -28,6 +30,7 @@ const ITEM_LSN: HeaderName = HeaderName::from_static("x-ms-item-lsn");
 const LSN: HeaderName = HeaderName::from_static("lsn");
 const RANGE_ID: HeaderName = HeaderName::from_static("x-ms-documentdb-partitionkeyrangeid");
 const REQUEST_CHARGE: HeaderName = HeaderName::from_static("x-ms-request-charge");
+const REQUEST_DURATION: HeaderName = HeaderName::from_static("x-ms-request-duration-ms");
 const RETRY_AFTER: HeaderName = HeaderName::from_static("x-ms-retry-after-ms");
 const SCHEMA_VERSION: HeaderName = HeaderName::from_static("x-ms-schemaversion");
 const SERVICE_VERSION: HeaderName = HeaderName::from_static("x-ms-serviceversion");
@@ -159,8 +162,12 @@ impl Reply {
         self
     }
 
-    /// The finished response.
-    pub(crate) fn into_response(self, activity_id: &HeaderValue) -> Response<Body> {
+    /// The finished response to a request that took so long.
+    pub(crate) fn into_response(
+        self,
+        activity_id: &HeaderValue,
+        elapsed: Duration,
+    ) -> Response<Body> {
         let Self { status, body, charge, data, mut headers } = self;
         headers.reserve(16);
         headers.insert(ACTIVITY_ID, activity_id.clone());
@@ -169,6 +176,8 @@ impl Reply {
         headers.insert(GATEWAY_VERSION, HeaderValue::from_static(PROGRAM));
         headers.insert(SCHEMA_VERSION, HeaderValue::from_static("1.19"));
         insert_text(&mut headers, REQUEST_CHARGE, &charge.to_string());
+        let elapsed_ms = format!("{:.3}", elapsed.as_secs_f64() * 1000.0);
+        insert_text(&mut headers, REQUEST_DURATION, &elapsed_ms);
         if let Some(data) = data {
             data.write(&mut headers);
         }
@@ -187,9 +196,11 @@ impl From<Failure> for Reply {
     fn from(failure: Failure) -> Self {
         let answer = failure.error.answer();
         let body = json!({ "code": answer.code, "message": failure.error.to_string() });
-        let mut reply = Reply::json(answer.status, body.to_string())
-            .charge(failure.charge)
-            .header(SUBSTATUS, &answer.substatus.to_string());
+        let mut reply = Reply::json(answer.status, body.to_string()).charge(failure.charge);
+        // The Rust SDK tells none from zero, and expects none.
+        if answer.substatus != 0 {
+            reply = reply.header(SUBSTATUS, &answer.substatus.to_string());
+        }
         if let Some(pause) = failure.error.retry_after() {
             reply = reply.header(RETRY_AFTER, &pause.as_millis().to_string());
         }
@@ -238,14 +249,13 @@ pub(crate) fn with_system_properties(
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::super::error::ApiError;
     use super::*;
 
     fn shown(error: ApiError) -> (u16, Vec<Option<String>>) {
         let activity_id = HeaderValue::from_static("a");
-        let response = Reply::from(Failure::from(error)).into_response(&activity_id);
+        let response =
+            Reply::from(Failure::from(error)).into_response(&activity_id, Duration::ZERO);
         let header = |name: HeaderName| {
             response.headers().get(name).map(|value| value.to_str().unwrap().to_string())
         };
@@ -261,6 +271,6 @@ mod tests {
         let nobody = ApiError::NotExecuted("no leader".to_string());
         assert_eq!(shown(nobody), (429, vec![text("3200"), text("200"), text("0")]));
         let missing = ApiError::NotFound("no".to_string());
-        assert_eq!(shown(missing), (404, vec![text("0"), None, text("0")]));
+        assert_eq!(shown(missing), (404, vec![None, None, text("0")]));
     }
 }

@@ -75,7 +75,8 @@ pub(crate) enum Purpose {
 }
 
 impl Purpose {
-    fn missing(self) -> ApiError {
+    /// What a client is told of what is not there.
+    pub(crate) fn missing(self) -> ApiError {
         match self {
             Purpose::Target => ApiError::NotFound("Resource Not Found.".to_string()),
             Purpose::Owner => ApiError::OwnerNotFound,
@@ -111,7 +112,9 @@ impl Gateway {
         path: &ContainerPath,
     ) -> Result<Resolved, Failure> {
         let view = self.fresh_view(call).await?;
-        find_container(&view, path).ok_or_else(|| Purpose::Target.missing().into())
+        let found = find_container(&view, path).ok_or_else(|| Purpose::Target.missing())?;
+        call.access.check_container(found.container.number)?;
+        Ok(found)
     }
 
     /// Finds the container that holds what is asked for; only what is missing, or other than the
@@ -128,10 +131,12 @@ impl Gateway {
         };
         let known = find_container(&self.node.directory().current(), path);
         if let Some(known) = known.filter(is_expected) {
+            call.access.check_container(known.container.number)?;
             return Ok(known);
         }
         let view = self.fresh_view(call).await?;
         let found = find_container(&view, path).ok_or_else(|| Purpose::Owner.missing())?;
+        call.access.check_container(found.container.number)?;
         if is_expected(&found) { Ok(found) } else { Err(ApiError::ContainerRecreated.into()) }
     }
 }

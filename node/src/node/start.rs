@@ -204,7 +204,10 @@ impl Foundation {
             log_entries_kept: config.log_entries_kept,
         };
         Ok(Self {
-            url: config.advertise.clone().unwrap_or_else(|| format!("http://{http}/")),
+            url: config
+                .advertise
+                .clone()
+                .unwrap_or_else(|| format!("{}://{http}/", config.scheme())),
             config,
             network,
             time,

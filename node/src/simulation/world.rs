@@ -26,7 +26,7 @@ use super::laws::WIDTH_MAX;
 use super::machine::{Disks, EPOCH_MICROS, Loss, SimulatedTime, node_ip};
 use super::network::SimulatedNetwork;
 use crate::clock::{Instant, monotonic};
-use crate::config::{AccountKeys, EMULATOR_KEY, NodeConfig};
+use crate::config::{AccountKeys, EMULATOR_KEY, KeySources, NodeConfig, Settings};
 use crate::consistency::ConsistencyLevel;
 use crate::node::Node;
 use crate::partition::{Burst, LocalReplica};
@@ -178,7 +178,9 @@ impl World {
             peer: Some(address(number)),
             founders: self.numbers().map(|n| (NodeId(n), address(n).to_string())).collect(),
             advertise: None,
-            keys: AccountKeys { keys: vec![key], emulator: true },
+            keys: AccountKeys { read_write: vec![key], read_only: Vec::new(), emulator: true },
+            key_sources: KeySources::new(&Settings::default(), node_ip(number)),
+            tls: None,
             consistency: ConsistencyLevel::Strong,
             request_timeout: self.options.request_timeout,
             block_cache_bytes: 0,

@@ -141,6 +141,8 @@ impl Bulk<'_> {
             None => items::named_key(self.call, self.resolved)?,
         };
         let prepared = operation.prepare(self.resolved, &key)?;
+        let definition = self.resolved.container.definition.key();
+        self.call.access.check_item(&prepared.write.key, definition)?;
         if let Some(range) = self.range
             && self.resolved.partition(prepared.write.key.slot())?.range.to_string() != range
         {

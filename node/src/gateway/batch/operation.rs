@@ -129,7 +129,7 @@ impl Operation<'_> {
     ) -> Result<(ItemId, Document, Vec<u8>), ApiError> {
         let parsed = items::parse_body(resolved, self.resource_body()?.as_bytes())?;
         let id = items::id_in(&parsed.id)?;
-        items::check_key(key, resolved.container.definition.key(), &parsed)?;
+        items::check_key(key, &parsed)?;
         let body = parsed.document.body.clone();
         Ok((id, parsed.document, body))
     }

@@ -1,0 +1,197 @@
+//! Permissions of users. Each answer that shows one carries a new token for it.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use axum::http::StatusCode;
+use ephemeris_store::catalog::{
+    CatalogCommand, IfTaken, Permission, PermissionDefinition, User, UserChange,
+};
+use ephemeris_store::charge::Charge;
+use ephemeris_store::ids::{ResourceId, permission_link};
+use serde_json::{Map, Value, json};
+
+use super::error::{ApiError, Failure};
+use super::feed::{self, Listed};
+use super::headers::PostKind;
+use super::path::UserPath;
+use super::reply::{Reply, with_system_properties};
+use super::resolve::Purpose;
+use super::users::{not_for_users, status_of};
+use super::{Call, Gateway, resource_tokens};
+
+/// Shows permissions with tokens that end at one moment.
+struct Presenter<'g> {
+    gateway: &'g Gateway,
+    tokens_end: SystemTime,
+}
+
+impl<'g> Presenter<'g> {
+    /// One for tokens that live as long as the request asks for.
+    fn new(gateway: &'g Gateway, call: &Call) -> Result<Self, ApiError> {
+        let header = call.headers.text("x-ms-documentdb-expiry-seconds")?;
+        let tokens_end = gateway.node.date() + resource_tokens::lifetime(header)?;
+        Ok(Self { gateway, tokens_end })
+    }
+
+    /// A permission as clients see it.
+    fn to_json(&self, permission: &Permission) -> Map<String, Value> {
+        let rid = ResourceId::Permission(permission.number).to_string();
+        let body: Value = serde_json::from_str(&permission.json).expect("it was checked");
+        let body = body.as_object().cloned().unwrap_or_default();
+        let (link, resource) = (permission_link(permission.number), permission.resource);
+        let mut json = with_system_properties(body, &rid, &link, resource.etag, resource.ts.0);
+        json.insert("_token".into(), json!(self.gateway.token(permission, self.tokens_end)));
+        json
+    }
+
+    fn reply(&self, status: StatusCode, permission: &Permission, charge: Charge) -> Reply {
+        let body = Value::Object(self.to_json(permission)).to_string();
+        Reply::json(status, body).etag(permission.resource.etag).charge(charge)
+    }
+
+    /// The permission that a change just made or replaced.
+    fn changed(&self, user: &User, name: &str, status: StatusCode) -> Result<Reply, Failure> {
+        let view = self.gateway.node.directory().current();
+        let permission = view.state().permission_named(user.number, name);
+        let permission = permission.ok_or_else(|| {
+            ApiError::Timeout("The permission was deleted again meanwhile.".to_string())
+        })?;
+        Ok(self.reply(status, permission, Charge::METADATA_WRITE))
+    }
+}
+
+/// The definition in a body, checked.
+fn definition(call: &Call) -> Result<PermissionDefinition, Failure> {
+    PermissionDefinition::parse(&call.json()?).map_err(Failure::in_body)
+}
+
+impl Gateway {
+    /// A token for a permission, good until `end`.
+    fn token(&self, permission: &Permission, end: SystemTime) -> String {
+        self.verifier.token(self.node.cluster(), permission.number, end)
+    }
+
+    /// Finds a permission by its name, or else by its `_rid`, in an up-to-date copy of the catalog.
+    async fn named_permission(
+        &self,
+        call: &Call,
+        path: &UserPath,
+        segment: &str,
+    ) -> Result<(Arc<User>, Arc<Permission>), Failure> {
+        let (view, user) = self.user(call, path, Purpose::Owner).await?;
+        let by_rid = || match ResourceId::parse(segment) {
+            Ok(ResourceId::Permission(number)) if number.user == user.number => {
+                view.state().permission(number)
+            }
+            Ok(_) | Err(_) => None,
+        };
+        let found = view.state().permission_named(user.number, segment).or_else(by_rid).cloned();
+        Ok((user, found.ok_or_else(|| Purpose::Target.missing())?))
+    }
+}
+
+/// `POST …/permissions`
+pub(crate) async fn post(
+    gateway: &Gateway,
+    call: &Call,
+    path: &UserPath,
+) -> Result<Reply, Failure> {
+    match call.headers.post_kind() {
+        PostKind::Query => query(gateway, call, path).await,
+        PostKind::Create => create(gateway, call, path, IfTaken::Refuse).await,
+        PostKind::Upsert => create(gateway, call, path, IfTaken::Replace).await,
+        PostKind::QueryPlan | PostKind::Batch => Err(not_for_users()),
+    }
+}
+
+async fn create(
+    gateway: &Gateway,
+    call: &Call,
+    path: &UserPath,
+    if_taken: IfTaken,
+) -> Result<Reply, Failure> {
+    let presenter = Presenter::new(gateway, call)?;
+    let definition = definition(call)?;
+    let (_, user) = gateway.user(call, path, Purpose::Owner).await?;
+    let database = user.number.database;
+    let (name, definition) = (definition.name.clone(), definition.json().to_string());
+    let change = UserChange::CreatePermission { user: user.number, definition, if_taken };
+    let outcome =
+        gateway.change_catalog(call, CatalogCommand::ChangeUsers { database, change }).await?;
+    presenter.changed(&user, name.as_str(), status_of(outcome))
+}
+
+/// `GET …/permissions/p`
+pub(crate) async fn read(
+    gateway: &Gateway,
+    call: &Call,
+    path: &UserPath,
+    segment: &str,
+) -> Result<Reply, Failure> {
+    let presenter = Presenter::new(gateway, call)?;
+    let (_, permission) = gateway.named_permission(call, path, segment).await?;
+    Ok(presenter.reply(StatusCode::OK, &permission, Charge::METADATA_READ))
+}
+
+/// `PUT …/permissions/p`
+pub(crate) async fn replace(
+    gateway: &Gateway,
+    call: &Call,
+    path: &UserPath,
+    segment: &str,
+) -> Result<Reply, Failure> {
+    let presenter = Presenter::new(gateway, call)?;
+    let definition = definition(call)?;
+    let (user, permission) = gateway.named_permission(call, path, segment).await?;
+    let database = user.number.database;
+    let (name, definition) = (definition.name.clone(), definition.json().to_string());
+    let (permission, precondition) = (permission.number, call.headers.precondition()?);
+    let change = UserChange::ReplacePermission { permission, definition, precondition };
+    gateway.change_catalog(call, CatalogCommand::ChangeUsers { database, change }).await?;
+    presenter.changed(&user, name.as_str(), StatusCode::OK)
+}
+
+/// `DELETE …/permissions/p`
+pub(crate) async fn delete(
+    gateway: &Gateway,
+    call: &Call,
+    path: &UserPath,
+    segment: &str,
+) -> Result<Reply, Failure> {
+    let (user, permission) = gateway.named_permission(call, path, segment).await?;
+    let database = user.number.database;
+    let (permission, precondition) = (permission.number, call.headers.precondition()?);
+    let change = UserChange::DeletePermission { permission, precondition };
+    gateway.change_catalog(call, CatalogCommand::ChangeUsers { database, change }).await?;
+    Ok(Reply::empty(StatusCode::NO_CONTENT).charge(Charge::METADATA_WRITE))
+}
+
+async fn all(
+    gateway: &Gateway,
+    call: &Call,
+    path: &UserPath,
+) -> Result<(String, Vec<Listed>), Failure> {
+    let presenter = Presenter::new(gateway, call)?;
+    let (view, user) = gateway.user(call, path, Purpose::Owner).await?;
+    let listed = |permission: &Arc<Permission>| {
+        (u64::from(permission.number.number), presenter.to_json(permission))
+    };
+    let permissions = view.state().permissions(user.number).map(listed).collect();
+    Ok((ResourceId::User(user.number).to_string(), permissions))
+}
+
+/// `GET …/permissions`
+pub(crate) async fn list(
+    gateway: &Gateway,
+    call: &Call,
+    path: &UserPath,
+) -> Result<Reply, Failure> {
+    let (rid, permissions) = all(gateway, call, path).await?;
+    feed::list(gateway, call, (&rid, "Permissions"), permissions)
+}
+
+async fn query(gateway: &Gateway, call: &Call, path: &UserPath) -> Result<Reply, Failure> {
+    let (rid, permissions) = all(gateway, call, path).await?;
+    feed::query(gateway, call, (&rid, "Permissions"), permissions)
+}
