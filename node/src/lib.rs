@@ -4,6 +4,7 @@ mod admin;
 pub mod cli;
 mod clock;
 mod config;
+mod connections;
 mod consistency;
 mod gateway;
 mod identity;

@@ -20,11 +20,12 @@ use tracing::{debug, info, warn};
 use crate::admin;
 use crate::clock;
 use crate::config::NodeConfig;
+use crate::connections;
 use crate::gateway::{self, Gateway};
 use crate::node::{Node, StartupError};
 use crate::platform::{DirectoryError, OperatingSystem, Platform};
 use crate::reload;
-use crate::supervisor::{self, EXIT_FAULT, Tasks};
+use crate::supervisor::{EXIT_FAULT, Tasks};
 use crate::telemetry;
 use crate::tls::{self, Tls, TlsError, TlsListener, TlsSource};
 
@@ -146,7 +147,9 @@ impl Server {
         let node = Node::start(machine, config, http, tasks.clone()).await?;
         tasks.spawn("metrics", telemetry::keep_up(metrics.clone()));
         let gateway = Gateway::new(node.clone());
-        serve(&connections, listener, router(gateway.clone(), metrics));
+        let (timeout, stop) = (gateway.timeout(), connections.token().clone());
+        let router = router(gateway.clone(), metrics);
+        connections.spawn_orderly("http", connections::serve(listener, router, timeout, stop));
         announce_readiness(&tasks, node, started);
         Ok(Self { gateway, tasks, connections })
     }
@@ -177,24 +180,10 @@ fn router(gateway: Gateway, metrics: PrometheusHandle) -> Router {
     let router = Router::new().fallback(gateway::handle).with_state(gateway).merge(probes);
     match Host::current() {
         None => router,
-        // The tasks of axum are outside of a simulated process; its answers are not.
+        // The tasks of connections are outside of a simulated process; their answers are not.
         Some(process) => router
             .layer(from_fn(move |request: Request, next: Next| process.run(next.run(request)))),
     }
-}
-
-fn serve<L>(tasks: &Tasks, listener: L, router: Router)
-where
-    L: Listener,
-    L::Addr: Debug,
-{
-    let stopped = tasks.token().clone().cancelled_owned();
-    tasks.spawn_orderly("http", async move {
-        let serving = axum::serve(listener, router).with_graceful_shutdown(stopped);
-        if let Err(error) = serving.await {
-            supervisor::fault(&format!("the HTTP listener has failed: {error}"));
-        }
-    });
 }
 
 /// Says once that the node can be used, and how.

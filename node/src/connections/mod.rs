@@ -1,0 +1,253 @@
+//! Serves the connections of clients, and ends those of clients that keep it waiting.
+//!
+//! 1. A connection is taken in as soon as there are not too many of them.
+//! 2. Its client has so long to send the head of a request, and may rest as long between two.
+//! 3. A client that says nothing, or does not take what it is sent, is sent away: `patience`.
+//! 4. When the node stops, requests under way are answered; then the connections close.
+
+mod patience;
+
+use std::fmt::Debug;
+use std::pin::pin;
+use std::time::Duration;
+
+use axum::Router;
+use axum::serve::Listener;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, error};
+
+use patience::Patient;
+
+/// Connections at the same time; more wait in the kernel.
+const CONNECTIONS_MAX: usize = 16_384;
+/// How long the head of a request may take over HTTP/1.1, from its first byte or from the answer
+/// before. Longer than most clients keep a connection they do not use.
+const HEAD_DEADLINE: Duration = Duration::from_secs(75);
+/// How long neither side may say anything, beside the time that a request may take.
+const SILENCE_MAX: Duration = Duration::from_mins(2);
+/// How long a client may take nothing of what it is sent.
+const STALL_MAX: Duration = Duration::from_secs(30);
+
+/// Answers clients until it is told to stop, and until they have their last answers.
+pub(crate) async fn serve<L>(
+    mut listener: L,
+    router: Router,
+    request_timeout: Duration,
+    stop: CancellationToken,
+) where
+    L: Listener,
+    L::Addr: Debug,
+{
+    let mut connections = JoinSet::new();
+    loop {
+        let has_room = connections.len() < CONNECTIONS_MAX;
+        tokio::select! {
+            () = stop.cancelled() => break,
+            Some(ended) = connections.join_next() => report(ended),
+            (stream, client) = listener.accept(), if has_room => {
+                let stream = Patient::new(stream, request_timeout + SILENCE_MAX, STALL_MAX);
+                let (router, stop) = (router.clone(), stop.clone());
+                connections.spawn(async move {
+                    let ended = converse(stream, router, stop).await;
+                    debug!(?client, ?ended, "a connection has ended");
+                });
+            }
+        }
+    }
+    drop(listener);
+    while let Some(ended) = connections.join_next().await {
+        report(ended);
+    }
+}
+
+/// One request that breaks an invariant takes its own connection along, and no other.
+fn report(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended {
+        error!(%error, "a connection was given up");
+    }
+}
+
+/// Answers the requests of one connection, HTTP/1.1 or HTTP/2 as it begins.
+async fn converse(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    router: Router,
+    stop: CancellationToken,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_DEADLINE);
+    builder.http2().timer(TokioTimer::new());
+    let service = TowerToHyperService::new(router);
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    tokio::select! {
+        ended = connection.as_mut() => return ended,
+        () = stop.cancelled() => connection.as_mut().graceful_shutdown(),
+    }
+    connection.await
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::routing::get;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+    use tokio::sync::{Notify, mpsc};
+
+    use super::*;
+    use crate::clock;
+
+    const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+    /// Bytes between client and server that nobody has read yet.
+    const WIRE_BYTES: usize = 1024;
+    const LONG_BYTES: usize = 100 * WIRE_BYTES;
+    const REQUEST: &[u8] = b"GET /short HTTP/1.1\r\nhost: h\r\n\r\n";
+
+    /// A listener whose connections are made by the test.
+    struct Door(mpsc::Receiver<DuplexStream>);
+
+    impl Listener for Door {
+        type Io = DuplexStream;
+        type Addr = ();
+
+        async fn accept(&mut self) -> (DuplexStream, ()) {
+            match self.0.recv().await {
+                Some(stream) => (stream, ()),
+                None => std::future::pending().await,
+            }
+        }
+
+        fn local_addr(&self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    struct World {
+        door: mpsc::Sender<DuplexStream>,
+        stop: CancellationToken,
+        /// Lets those who ask for `/held` have their answer.
+        release: std::sync::Arc<Notify>,
+        serving: JoinSet<()>,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let (door, connections) = mpsc::channel(1);
+            let (stop, release) = (CancellationToken::new(), std::sync::Arc::new(Notify::new()));
+            let held = release.clone();
+            let held = async move || {
+                held.notified().await;
+                "held"
+            };
+            let router = Router::new()
+                .route("/short", get(async || "short"))
+                .route("/long", get(async || "x".repeat(LONG_BYTES)))
+                .route("/held", get(held));
+            let mut serving = JoinSet::new();
+            serving.spawn(serve(Door(connections), router, REQUEST_TIMEOUT, stop.clone()));
+            Self { door, stop, release, serving }
+        }
+
+        async fn connect(&self) -> DuplexStream {
+            let (client, server) = duplex(WIRE_BYTES);
+            self.door.send(server).await.unwrap();
+            client
+        }
+    }
+
+    /// Reads until the server hangs up; answers how much came, and how long it took.
+    async fn read_to_end(client: &mut DuplexStream) -> (Vec<u8>, Duration) {
+        let (started, mut bytes) = (clock::monotonic(), Vec::new());
+        // The server may hang up in the middle of something.
+        let _ = client.read_to_end(&mut bytes).await;
+        (bytes, started.elapsed())
+    }
+
+    fn is_about(found: Duration, expected: Duration) -> bool {
+        (expected..expected + Duration::from_secs(2)).contains(&found)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_says_nothing_is_sent_away() {
+        let world = World::new();
+        let mut client = world.connect().await;
+        let (bytes, elapsed) = read_to_end(&mut client).await;
+        assert!(bytes.is_empty());
+        assert!(is_about(elapsed, REQUEST_TIMEOUT + SILENCE_MAX), "{elapsed:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_sends_a_head_in_drops_is_sent_away() {
+        let world = World::new();
+        let mut client = world.connect().await;
+        let started = clock::monotonic();
+        let mut head = b"GET /short HTTP/1.1\r\nx: ".iter().chain(std::iter::repeat(&b'x'));
+        while client.write_all(&[*head.next().unwrap()]).await.is_ok() {
+            assert!(started.elapsed() < 2 * HEAD_DEADLINE, "nobody hangs up");
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        assert!(is_about(started.elapsed(), HEAD_DEADLINE), "{:?}", started.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_serves_many_requests_and_may_rest_between_them() {
+        let world = World::new();
+        let mut client = world.connect().await;
+        for _ in 0..3 {
+            client.write_all(REQUEST).await.unwrap();
+            let mut answer = Vec::new();
+            while !answer.ends_with(b"short") {
+                assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0, "it hung up");
+            }
+            tokio::time::sleep(HEAD_DEADLINE - Duration::from_secs(1)).await;
+        }
+        let (bytes, elapsed) = read_to_end(&mut client).await;
+        assert!(bytes.is_empty());
+        assert!(is_about(elapsed, Duration::from_secs(1)), "{elapsed:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_does_not_take_an_answer_is_sent_away() {
+        let world = World::new();
+        let mut client = world.connect().await;
+        client.write_all(b"GET /long HTTP/1.1\r\nhost: h\r\n\r\n").await.unwrap();
+        tokio::time::sleep(STALL_MAX + Duration::from_secs(1)).await;
+        let (bytes, _) = read_to_end(&mut client).await;
+        assert!(bytes.len() <= WIRE_BYTES, "{}", bytes.len());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_takes_an_answer_slowly_gets_all_of_it() {
+        let world = World::new();
+        let mut client = world.connect().await;
+        client.write_all(b"GET /long HTTP/1.1\r\nhost: h\r\n\r\n").await.unwrap();
+        let (started, mut answer) = (clock::monotonic(), Vec::new());
+        while answer.len() < LONG_BYTES || !answer.ends_with(b"x") {
+            tokio::time::sleep(STALL_MAX / 2).await;
+            assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0, "it hung up");
+        }
+        assert!(started.elapsed() > 2 * (SILENCE_MAX + REQUEST_TIMEOUT), "it took long");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_under_way_are_answered_before_the_end() {
+        let mut world = World::new();
+        let (mut idle, mut busy) = (world.connect().await, world.connect().await);
+        idle.write_all(REQUEST).await.unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"short") {
+            assert_ne!(idle.read_buf(&mut answer).await.unwrap(), 0, "it hung up");
+        }
+        busy.write_all(b"GET /held HTTP/1.1\r\nhost: h\r\n\r\n").await.unwrap();
+        // Time stands still until the server has nothing left to do.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        world.stop.cancel();
+        assert_eq!(read_to_end(&mut idle).await.1, Duration::ZERO);
+        world.release.notify_one();
+        let (answer, _) = read_to_end(&mut busy).await;
+        assert!(answer.ends_with(b"held"), "{}", String::from_utf8_lossy(&answer));
+        world.serving.join_next().await.unwrap().unwrap();
+    }
+}
