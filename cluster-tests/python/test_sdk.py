@@ -148,6 +148,53 @@ def test_a_batch_is_all_or_nothing(container):
     assert container.read_item("1", "a")["id"] == "1"
 
 
+def test_unique_keys_are_unique_in_a_logical_partition(database, make_container):
+    policy = {"uniqueKeys": [{"paths": ["/email"]}, {"paths": ["/name/first", "/name/last"]}]}
+    container = make_container(unique_key_policy=policy, default_ttl=-1)
+    assert container.read()["uniqueKeyPolicy"] == policy
+
+    def item(number, pk="a", **more):
+        name = {"first": "Ada", "last": str(number)}
+        return {"id": str(number), "pk": pk, "email": f"{number}@x", "name": name} | more
+
+    container.create_item(item(1))
+    container.create_item(item(2))
+    container.create_item(item(1, pk="b"))
+    name = {"first": "Ada", "last": "1"}
+    for attempt in (
+        lambda: container.create_item(item(3, email="1@x")),
+        lambda: container.upsert_item(item(3, name=name)),
+        lambda: container.replace_item("2", item(2, email="1@x")),
+        lambda: container.patch_item("2", "a", [{"op": "set", "path": "/email", "value": "1@x"}]),
+    ):
+        with pytest.raises(CosmosHttpResponseError) as refused:
+            attempt()
+        assert refused.value.status_code == 409
+        assert "unique index constraint" in refused.value.message.lower()
+    container.upsert_item(item(1, more=True))
+
+    # The operations of a batch see one another's values.
+    with pytest.raises(CosmosBatchOperationError) as refused:
+        container.execute_item_batch(
+            [("create", (item(3),)), ("create", (item(4, email="1@x"),))], "a"
+        )
+    assert [r["statusCode"] for r in refused.value.operation_responses] == [424, 409]
+    swapped = [("delete", ("1",)), ("replace", ("2", item(2, email="1@x")))]
+    container.execute_item_batch(swapped, "a")
+
+    # The policy stays what it was.
+    with pytest.raises(CosmosHttpResponseError) as refused:
+        database.replace_container(container, PartitionKey("/pk"), default_ttl=-1)
+    assert refused.value.status_code == 403
+
+    # What has expired holds nothing any more.
+    expiring = container.create_item(item(5, ttl=1))
+    with pytest.raises(CosmosResourceExistsError):
+        container.create_item(item(6, email="5@x"))
+    expires_at_its_second(container, expiring, expiring["_ts"] + 1)
+    container.create_item(item(6, email="5@x"))
+
+
 def test_patch_changes_a_part(container):
     container.create_item({"id": "1", "pk": "a", "n": 1, "old": True})
     patched = container.patch_item(

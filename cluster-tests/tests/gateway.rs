@@ -87,6 +87,7 @@ async fn bad_databases_and_containers_are_refused() {
     world.refused("PUT", Call::put("/dbs/shop", "{}"), 405, 0).await;
 
     let key = json!({ "paths": ["/pk"], "kind": "Hash", "version": 2 });
+    let unique = |paths: Value| json!({ "uniqueKeys": [{ "paths": paths }] });
     for definition in [
         json!({ "id": "c" }),
         json!({ "partitionKey": key }),
@@ -104,6 +105,10 @@ async fn bad_databases_and_containers_are_refused() {
         json!({ "id": "c", "partitionKey": key, "defaultTtl": 5,
             "indexingPolicy": { "indexingMode": "none", "automatic": false } }),
         json!({ "id": "c", "partitionKey": key, "indexingPolicy": "all" }),
+        json!({ "id": "c", "partitionKey": key, "uniqueKeyPolicy": [] }),
+        json!({ "id": "c", "partitionKey": key, "uniqueKeyPolicy": unique(json!(["/a/*"])) }),
+        json!({ "id": "c", "partitionKey": key, "uniqueKeyPolicy": unique(json!(["/_ts"])) }),
+        json!({ "id": "c", "partitionKey": key, "uniqueKeyPolicy": unique(json!([])) }),
     ] {
         let what = definition.to_string();
         world.refused(&what, Call::post("/dbs/shop/colls", what.clone()), 400, 0).await;
@@ -122,6 +127,10 @@ async fn bad_databases_and_containers_are_refused() {
         let what = changed.to_string();
         world.refused(&what, Call::put(world.carts.path(), what.clone()), 400, 0).await;
     }
+    let policy = unique(json!(["/a"]));
+    let changed = json!({ "id": "carts", "partitionKey": key, "uniqueKeyPolicy": policy });
+    let call = Call::put(world.carts.path(), changed.to_string());
+    world.refused("a unique key of a container that has none", call, 403, 0).await;
     world.check_health().await;
 }
 

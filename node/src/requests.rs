@@ -171,7 +171,7 @@ impl Repeat {
             | PartitionRequest::Find(_)
             | PartitionRequest::Query(_)
             | PartitionRequest::Changes(_)
-            | PartitionRequest::SetTtlPolicy { .. }
+            | PartitionRequest::SetPolicies { .. }
             | PartitionRequest::Statistics
             | PartitionRequest::TtlStatus => Repeat::Freely,
         }

@@ -8,7 +8,7 @@ use thiserror::Error;
 use crate::charge::Charge;
 use crate::document::Document;
 use crate::ids::{Etag, Lsn};
-use crate::indexing::IndexRules;
+use crate::indexing::{IndexRules, UniqueKeys};
 use crate::item::{ItemKey, LogicalPartition, Stamp};
 use crate::partition::Retention;
 use crate::patch::{PatchFailure, PatchRequest};
@@ -68,6 +68,8 @@ pub enum Command {
         /// The most items to enter.
         limit: NonZeroU32,
     },
+    /// Sets the container's unique keys, before there are items; ignored if they are set.
+    SetUniqueKeys(UniqueKeys),
 }
 
 /// A write to one item.
@@ -150,6 +152,15 @@ pub enum Refusal {
     /// There is such an item already.
     #[error("Entity with the specified id already exists in the system.")]
     Conflict,
+    /// Another item of the logical partition has the same values of a unique key.
+    #[error(
+        "Unique index constraint violation: another item with this partition key has the same \
+         values of {paths}."
+    )]
+    UniqueKeyTaken {
+        /// The paths of the key.
+        paths: String,
+    },
     /// A condition does not hold.
     #[error("Operation cannot be performed because one of the specified precondition is not met.")]
     PreconditionFailed,
@@ -265,4 +276,6 @@ pub enum CommandEffect {
         /// What that is worth.
         charge: Charge,
     },
+    /// The unique keys are set.
+    UniqueKeysSet,
 }

@@ -95,6 +95,16 @@ impl ItemKey {
         &self.0
     }
 
+    /// The beginning that it has in common with all keys of its logical partition; `components` is the
+    /// number of paths in the container's definition.
+    pub fn logical_partition_of(&self, components: usize) -> Result<&[u8], MalformedKey> {
+        let mut reader = KeyReader::new(&self.0);
+        reader.u8()?;
+        reader.bytes()?;
+        PartitionKey::read(&mut reader, components)?;
+        Ok(&self.0[..self.0.len() - reader.rest().len()])
+    }
+
     /// Takes the key apart; `components` is the number of paths in the container's definition.
     pub fn parts(&self, components: usize) -> Result<ItemKeyParts, MalformedKey> {
         let mut reader = KeyReader::new(&self.0);
@@ -549,6 +559,9 @@ mod tests {
             ("id\u{1}", PartitionKey::parse(r#"["a\u0000b"]"#).unwrap())
         );
         assert!(item.parts(2).is_err());
+        let partition = item.logical_partition_of(1).unwrap();
+        assert!(key(r#"["a\u0000b"]"#, "other").as_bytes().starts_with(partition));
+        assert!(!key(r#"["a"]"#, "id\u{1}").as_bytes().starts_with(partition));
         let keys = ContainerKeys::new(CONTAINER);
         assert_eq!(keys.item_of(&keys.item(&item)).unwrap(), item);
         let expiry = OwnExpiry { second: Seconds(9), number: ItemNumber::new(item.slot(), 7) };

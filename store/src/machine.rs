@@ -100,6 +100,8 @@ pub enum MetaTag {
     Index,
     /// How far building the next generation came.
     IndexBuild,
+    /// The unique keys.
+    UniqueKeys,
 }
 
 const SPEC_TAG: u8 = 3;
@@ -113,6 +115,7 @@ pub fn meta_key(group: GroupId, tag: MetaTag) -> Vec<u8> {
         MetaTag::Spec => SPEC_TAG,
         MetaTag::Index => 4,
         MetaTag::IndexBuild => 5,
+        MetaTag::UniqueKeys => 6,
     };
     let mut key = group.0.to_be_bytes().to_vec();
     key.push(tag);

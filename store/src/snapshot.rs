@@ -142,7 +142,13 @@ impl Installer {
         for range in ranges {
             clearing.delete_range(&range);
         }
-        for tag in [MetaTag::State, MetaTag::Membership, MetaTag::Index, MetaTag::IndexBuild] {
+        for tag in [
+            MetaTag::State,
+            MetaTag::Membership,
+            MetaTag::Index,
+            MetaTag::IndexBuild,
+            MetaTag::UniqueKeys,
+        ] {
             clearing.delete(Table::Meta, &machine::meta_key(group, tag));
         }
         engine.write(clearing)?;

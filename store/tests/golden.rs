@@ -18,7 +18,7 @@ use ephemeris_store::engine::{Engine as _, KeyRange, MemoryEngine, Table};
 use ephemeris_store::ids::{
     ContainerNumber, DatabaseNumber, Etag, GroupId, ItemId, ItemNumber, Lsn,
 };
-use ephemeris_store::indexing::{self, IndexRules};
+use ephemeris_store::indexing::{self, IndexRules, UniqueKeys};
 use ephemeris_store::item::{Item, ItemKey, LogicalPartition, VersionRow, expiry_place};
 use ephemeris_store::machine::{Entry, LogId, Machine};
 use ephemeris_store::partition::{PageOutcome, Partition, PartitionSpec, Retention};
@@ -58,12 +58,14 @@ struct Runner {
 
 type Answer = Result<String, Box<dyn Error>>;
 
-/// `[ttl=JSON] [v=JSON] [if-match=*|last|other] [if-none-match=*|last|other]`, and of a patch
+/// `[ttl=JSON] [v=JSON] [w=JSON] [pk=TEXT] [if-match=*|last|other] [if-none-match=*|last|other]`, and of a patch
 /// `ops=JSON [if=CONDITION]`
 #[derive(Default)]
 struct WriteArgs {
     ttl: Option<serde_json::Value>,
     v: Option<serde_json::Value>,
+    w: Option<serde_json::Value>,
+    pk: Option<String>,
     if_match: Option<String>,
     if_none_match: Option<String>,
     patch: Option<String>,
@@ -81,6 +83,8 @@ impl WriteArgs {
             patch: patch.transpose()?,
             ttl: args.take_key("ttl").map(serde_json::from_str).transpose()?,
             v: args.take_key("v").map(serde_json::from_str).transpose()?,
+            w: args.take_key("w").map(serde_json::from_str).transpose()?,
+            pk: args.take_key("pk").map(str::to_string),
             if_match: args.take_key("if-match").map(str::to_string),
             if_none_match: args.take_key("if-none-match").map(str::to_string),
         })
@@ -131,13 +135,22 @@ impl Runner {
     }
 
     fn key(&self, id: &str) -> ItemKey {
-        let value = PartitionKey::parse("[\"p\"]").expect("a valid key");
+        self.key_in("p", id)
+    }
+
+    fn key_in(&self, pk: &str, id: &str) -> ItemKey {
+        let value = PartitionKey::parse(&format!("[\"{pk}\"]")).expect("a valid key");
         let id = ItemId::try_from(id.to_string()).expect("a valid id");
         ItemKey::new(&self.rules.key().place(&value), &value, &id)
     }
 
-    /// `container ttl=-1|N|off [retention=MINUTES] [epoch=N]`
+    /// `container ttl=-1|N|off [retention=MINUTES] [unique=/a,/b;/c] [epoch=N]`
     fn container(&mut self, mut args: ArgumentConsumer<'_>) -> Answer {
+        if let Some(keys) = args.take_key("unique") {
+            let paths = |key: &str| key.split(',').map(parse_path).collect::<Result<_, _>>();
+            let keys = keys.split(';').map(paths).collect::<Result<_, _>>()?;
+            self.propose(Command::SetUniqueKeys(UniqueKeys::new(1, keys)))?;
+        }
         let policy = match args.take_key("ttl") {
             None | Some("off") => TtlPolicy::Off,
             Some(seconds) => {
@@ -175,8 +188,9 @@ impl Runner {
         args: WriteArgs,
     ) -> Result<ItemWrite, Box<dyn Error>> {
         let (id, new_id) = id.split_once('/').unwrap_or((id, id));
-        let mut body = serde_json::json!({ "id": new_id, "pk": "p" });
-        for (name, value) in [("ttl", args.ttl), ("v", args.v)] {
+        let pk = args.pk.as_deref().unwrap_or("p");
+        let mut body = serde_json::json!({ "id": new_id, "pk": pk });
+        for (name, value) in [("ttl", args.ttl), ("v", args.v), ("w", args.w)] {
             if let Some(value) = value {
                 body[name] = value;
             }
@@ -193,7 +207,7 @@ impl Runner {
             }),
             "delete" => Action::Delete,
             "look" => Action::Read,
-            "rename" => Action::Rename { to: self.key(new_id), document: parsed.document },
+            "rename" => Action::Rename { to: self.key_in(pk, new_id), document: parsed.document },
             _ => return Err(format!("no such command: {name}").into()),
         };
         let precondition = match (args.if_match.as_deref(), args.if_none_match.as_deref()) {
@@ -205,15 +219,17 @@ impl Runner {
             (None, Some(_)) => Precondition::IfNoneMatch(None),
             (None, None) => Precondition::None,
         };
-        Ok(ItemWrite { key: self.key(id), precondition, action })
+        Ok(ItemWrite { key: self.key_in(pk, id), precondition, action })
     }
 
-    /// `transaction create=a create=b delete=c`
+    /// `transaction create=a create=b:JSON delete=c`: with the value of `v`, if it is given.
     fn transaction(&mut self, args: &mut ArgumentConsumer<'_>) -> Answer {
         let mut labels = Vec::new();
         let mut writes = Vec::new();
-        while let Some((name, id)) = args.next_key() {
-            writes.push(self.item_write(name, id, WriteArgs::default())?);
+        while let Some((name, item)) = args.next_key() {
+            let (id, v) = item.split_once(':').map_or((item, None), |(id, v)| (id, Some(v)));
+            let v = v.map(serde_json::from_str).transpose()?;
+            writes.push(self.item_write(name, id, WriteArgs { v, ..WriteArgs::default() })?);
             labels.push((format!("{name} {id}"), id.to_string()));
         }
         let outcome = self.propose(Command::Write(writes))?;
@@ -533,11 +549,26 @@ impl Runner {
         Ok(text)
     }
 
+    /// `unique`: which items the entries of unique keys are of.
+    fn unique(&self) -> Answer {
+        let range = self.partition.ranges().into_iter().find(|range| range.table == Table::Unique);
+        let range = range.expect("unique keys are part of a partition");
+        let mut text = String::new();
+        for (key, item) in self.partition.snapshot().rows(&range)? {
+            let (prefix, number) = key.split_last_chunk().ok_or("an entry ends with a number")?;
+            let (of, number) = (prefix[8], u64::from_be_bytes(*number) & 0xFFFF_FFFF);
+            writeln!(text, "key {of}: {}, item {number}", item_id(&ItemKey::from_bytes(&item)?))?;
+        }
+        Ok(text)
+    }
+
     /// `rows`: what physically lies in the tables.
     fn rows(&self) -> Answer {
         let view = self.partition.snapshot();
         let mut text = String::new();
-        let is_shown = |range: &KeyRange| !matches!(range.table, Table::Expired | Table::Index);
+        let is_shown = |range: &KeyRange| {
+            !matches!(range.table, Table::Expired | Table::Index | Table::Unique)
+        };
         for range in self.partition.ranges().into_iter().filter(is_shown) {
             let rows = view.rows(&range)?;
             let mut names: Vec<String> = rows
@@ -550,9 +581,11 @@ impl Runner {
                         let expiry = expiry_place(key)?.second;
                         Ok(format!("{}@{expiry}", item_id(&VersionRow::decode(value)?.item)))
                     }
-                    Table::Expired | Table::Index | Table::Meta | Table::Catalog => {
-                        Ok(String::new())
-                    }
+                    Table::Expired
+                    | Table::Index
+                    | Table::Unique
+                    | Table::Meta
+                    | Table::Catalog => Ok(String::new()),
                 })
                 .collect::<Result<_, Box<dyn Error>>>()?;
             if range.table != Table::Feed {
@@ -612,6 +645,7 @@ impl goldenscript::Runner for Runner {
             "policy" => self.policy(&mut args),
             "build" => self.build(&mut args),
             "index" => self.index(&mut args),
+            "unique" => self.unique(),
             "expiries" => self.expiries(),
             "read" => self.read(&mut args),
             "transaction" => self.transaction(&mut args),

@@ -19,7 +19,7 @@ use super::path::ContainerPath;
 use super::reply::{Reply, with_system_properties};
 use super::resolve::{Purpose, Resolved};
 use super::{Call, Gateway};
-use crate::partition::{PartitionRequest, PartitionResponse, PartitionStatistics};
+use crate::partition::{PartitionRequest, PartitionResponse, PartitionStatistics, Policies};
 use crate::placement::plan_container;
 use crate::requests::RequestError;
 
@@ -66,7 +66,7 @@ pub(crate) async fn create(
     // The container exists. Its partitions take items once they know its policy, which their leaders
     // also see to by themselves: nothing is lost if this takes longer than the client waits.
     let partitions = resolved.partitions();
-    let _ = set_policy(gateway, call, partitions, epoch, &definition).await;
+    let _ = set_policies(gateway, call, partitions, epoch, &definition).await;
     let json = to_json(&resolved.container);
     Ok(reply(StatusCode::CREATED, &resolved, json).charge(Charge::METADATA_WRITE))
 }
@@ -117,18 +117,17 @@ fn resolved(gateway: &Gateway, number: ContainerNumber) -> Result<Resolved, ApiE
         .ok_or_else(|| ApiError::Timeout("The container was deleted meanwhile.".to_string()))
 }
 
-/// Sets the policy at all partitions; fails unless it is in force at every one.
-async fn set_policy(
+/// Sets the policies at all partitions; fails unless they are in force at every one.
+async fn set_policies(
     gateway: &Gateway,
     call: &Call,
     partitions: &[Arc<PartitionRecord>],
     epoch: PolicyEpoch,
     definition: &ContainerDefinition,
 ) -> Result<(), RequestError> {
-    let (policy, retention) = (definition.ttl(), definition.retention());
+    let policies = Box::new(Policies::of(definition));
     let requests = partitions.iter().map(|partition| {
-        let index = Box::new(definition.rules().index().clone());
-        let request = PartitionRequest::SetTtlPolicy { epoch, policy, retention, index };
+        let request = PartitionRequest::SetPolicies { epoch, policies: policies.clone() };
         gateway.node.ask_partition(partition.group, request, call.deadline)
     });
     for response in join_all(requests).await {
@@ -227,7 +226,7 @@ pub(crate) async fn replace(
     };
     let resolved = resolved(gateway, container)?;
     let partitions = resolved.partitions();
-    if let Err(error) = set_policy(gateway, call, partitions, ttl_epoch, &definition).await {
+    if let Err(error) = set_policies(gateway, call, partitions, ttl_epoch, &definition).await {
         return Err(ApiError::Timeout(format!(
             "The definition was changed, but not every partition has applied its time to live \
              yet ({error}). They will; send the request again to be told when."

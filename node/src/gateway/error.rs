@@ -253,7 +253,7 @@ impl From<Refusal> for ApiError {
         let message = refusal.to_string();
         match refusal {
             Refusal::NotFound => ApiError::NotFound(message),
-            Refusal::Conflict => ApiError::Conflict(message),
+            Refusal::Conflict | Refusal::UniqueKeyTaken { .. } => ApiError::Conflict(message),
             Refusal::PreconditionFailed => ApiError::PreconditionFailed,
             Refusal::InvalidTtl { .. } => ApiError::BadRequest(message),
             Refusal::PatchFailed(failure) => failure.into(),

@@ -16,7 +16,7 @@ pub(super) fn estimate(request: &PartitionRequest) -> Option<Charge> {
         PartitionRequest::Query(_) | PartitionRequest::Changes(_) => Some(Charge::QUERY_START),
         PartitionRequest::Clear(_) => Some(Charge::METADATA_READ),
         PartitionRequest::Find(_)
-        | PartitionRequest::SetTtlPolicy { .. }
+        | PartitionRequest::SetPolicies { .. }
         | PartitionRequest::Statistics
         | PartitionRequest::TtlStatus => None,
     }

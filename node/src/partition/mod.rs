@@ -14,12 +14,13 @@ mod throttling;
 
 use std::time::Duration;
 
+use ephemeris_store::catalog::ContainerDefinition;
 use ephemeris_store::change_feed::{FeedPage, FeedStart};
 use ephemeris_store::charge::Charge;
 use ephemeris_store::command::{Action, Effect, ItemWrite, Refused, Written};
 use ephemeris_store::ids::{ItemNumber, NodeId};
 use ephemeris_store::ids::{Lsn, ReplicaId};
-use ephemeris_store::indexing::IndexRules;
+use ephemeris_store::indexing::{IndexRules, UniqueKeys};
 use ephemeris_store::item::{Item, ItemKey, LogicalPartition, Stamp};
 use ephemeris_store::partition::{Backlog, Retention};
 use ephemeris_store::query::{Page, PageLimits, Parameters, QueryError, Resume, Scope};
@@ -93,16 +94,12 @@ pub(crate) enum PartitionRequest {
     Find(ItemNumber),
     /// Runs a page of a query.
     Query(Box<QueryRequest>),
-    /// Sets the time-to-live policy, unless a newer one is set already.
-    SetTtlPolicy {
+    /// Sets what the container's definition says, unless a newer one is set already.
+    SetPolicies {
         /// Counts the container's policy changes.
         epoch: PolicyEpoch,
-        /// The policy.
-        policy: TtlPolicy,
-        /// How long expiries are remembered.
-        retention: Option<Retention>,
-        /// What is indexed.
-        index: Box<IndexRules>,
+        /// What it says.
+        policies: Box<Policies>,
     },
     /// Reads a page of changes.
     Changes(Box<ChangesRequest>),
@@ -136,7 +133,7 @@ impl PartitionRequest {
             )
             | (Self::Changes(_), PartitionResponse::Changes { .. })
             | (Self::Clear(_), PartitionResponse::Cleared(_))
-            | (Self::SetTtlPolicy { .. }, PartitionResponse::PolicySet(_))
+            | (Self::SetPolicies { .. }, PartitionResponse::PolicySet(_))
             | (Self::Statistics, PartitionResponse::Statistics(_))
             | (Self::TtlStatus, PartitionResponse::TtlStatus(_)) => true,
             _ => false,
@@ -152,6 +149,31 @@ fn can_do(write: &ItemWrite, effect: Effect) -> bool {
         Action::Replace(_) | Action::Patch(_) | Action::Rename { .. } => effect == Effect::Replaced,
         Action::Delete => effect == Effect::Deleted,
         Action::Read => matches!(effect, Effect::Read | Effect::NotModified),
+    }
+}
+
+/// What a container's definition says of its partitions.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Policies {
+    /// How long items live.
+    pub(crate) ttl: TtlPolicy,
+    /// How long expiries are remembered.
+    pub(crate) retention: Option<Retention>,
+    /// What is indexed.
+    pub(crate) index: IndexRules,
+    /// What is unique; it never changes.
+    pub(crate) unique_keys: UniqueKeys,
+}
+
+impl Policies {
+    /// What this definition says.
+    pub(crate) fn of(definition: &ContainerDefinition) -> Self {
+        Self {
+            ttl: definition.ttl(),
+            retention: definition.retention(),
+            index: definition.rules().index().clone(),
+            unique_keys: definition.unique_keys().clone(),
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use tracing::{debug, info, warn};
 
 use super::indexer::Indexer;
 use super::sweeper::Sweeper;
-use super::{Burst, PartitionService};
+use super::{Burst, PartitionService, Policies};
 use crate::clock::SharedClock;
 use crate::placement::Directory;
 use crate::supervisor::{self, Tasks};
@@ -251,9 +251,8 @@ impl Duties {
         if known >= container.ttl_epoch {
             return;
         }
-        let (policy, retention) = (container.definition.ttl(), container.definition.retention());
-        let index = container.definition.rules().index().clone();
-        let set = self.service.set_policy(container.ttl_epoch, policy, retention, index);
+        let policies = Policies::of(&container.definition);
+        let set = self.service.set_policies(container.ttl_epoch, policies);
         if let Err(error) = set.await {
             debug!(group = %self.service.group().group(), %error, "a policy was not applied yet");
         }

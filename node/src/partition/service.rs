@@ -27,7 +27,6 @@ use ephemeris_store::codec;
 use ephemeris_store::command::{Command, CommandEffect, ItemWrite, Outcome, Proposal, Written};
 use ephemeris_store::engine::Fault;
 use ephemeris_store::ids::Lsn;
-use ephemeris_store::indexing::IndexRules;
 use ephemeris_store::item::{ItemKey, LogicalPartition};
 use ephemeris_store::partition::{
     PageOutcome, Partition, PartitionSpec, PartitionState, PartitionView, Retention,
@@ -43,7 +42,7 @@ use tokio::sync::Mutex;
 use super::meter::{Draw, Gauges, Meter, Moment};
 use super::{
     Burst, ChangesRequest, PartitionError, PartitionRequest, PartitionResponse,
-    PartitionStatistics, Price, QueryRequest, ReadLevel, TtlStatus, cost,
+    PartitionStatistics, Policies, Price, QueryRequest, ReadLevel, TtlStatus, cost,
 };
 use crate::clock::{self, Instant, Reading, SharedClock, Trust};
 use crate::placement::Directory;
@@ -230,8 +229,8 @@ impl PartitionService {
             PartitionRequest::Query(request) => self.query(*request, level).await,
             PartitionRequest::Changes(request) => self.changes(*request, level).await,
             PartitionRequest::Clear(logical_partition) => self.clear(logical_partition).await,
-            PartitionRequest::SetTtlPolicy { epoch, policy, retention, index } => {
-                let set = self.set_policy(epoch, policy, retention, *index);
+            PartitionRequest::SetPolicies { epoch, policies } => {
+                let set = self.set_policies(epoch, *policies);
                 set.await.map(PartitionResponse::PolicySet)
             }
             PartitionRequest::TtlStatus => self.ttl_status().await,
@@ -312,6 +311,7 @@ impl PartitionService {
             | CommandEffect::ClockAdvanced
             | CommandEffect::IndexPolicySet(_)
             | CommandEffect::IndexBuilt { .. }
+            | CommandEffect::UniqueKeysSet
             | CommandEffect::Cleared { .. }
             | CommandEffect::Swept { .. } => unreachable!("a write answers with what it wrote"),
         }
@@ -547,6 +547,7 @@ impl PartitionService {
                 | CommandEffect::ClockAdvanced
                 | CommandEffect::IndexPolicySet(_)
                 | CommandEffect::IndexBuilt { .. }
+                | CommandEffect::UniqueKeysSet
                 | CommandEffect::Swept { .. } => {
                     unreachable!("clearing answers with what it removed")
                 }
@@ -556,19 +557,22 @@ impl PartitionService {
 
     /// Sets what the container's definition says; answers which is in force, which may be newer.
     ///
-    /// The index comes first: a partition takes items once it has its time-to-live policy, and an
-    /// index without items needs no building.
-    pub(crate) async fn set_policy(
+    /// Unique keys and index come first: a partition takes items once it has its time-to-live policy;
+    /// all its items must have been unique, and an index without items needs no building.
+    pub(crate) async fn set_policies(
         &self,
         epoch: PolicyEpoch,
-        policy: TtlPolicy,
-        retention: Option<Retention>,
-        index: IndexRules,
+        policies: Policies,
     ) -> Result<PolicyEpoch, PartitionError> {
-        if self.group.machine().index().epoch() < epoch {
+        let Policies { ttl, retention, index, unique_keys } = policies;
+        let machine = self.group.machine();
+        if *machine.unique_keys() != unique_keys {
+            self.propose(Command::SetUniqueKeys(unique_keys)).await?;
+        }
+        if machine.index().epoch() < epoch {
             self.propose(Command::SetIndexPolicy { epoch, rules: index }).await?;
         }
-        self.set_ttl_policy(epoch, policy, retention).await
+        self.set_ttl_policy(epoch, ttl, retention).await
     }
 
     /// Sets the time-to-live policy.
@@ -586,6 +590,7 @@ impl PartitionService {
             | CommandEffect::ClockAdvanced
             | CommandEffect::IndexPolicySet(_)
             | CommandEffect::IndexBuilt { .. }
+            | CommandEffect::UniqueKeysSet
             | CommandEffect::Cleared { .. }
             | CommandEffect::Swept { .. } => unreachable!("a policy change answers with its epoch"),
         }

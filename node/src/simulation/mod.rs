@@ -214,7 +214,11 @@ async fn check_end_state(world: &World, alive: u64) {
                 let of_each = match range.table {
                     Table::Items | Table::Numbers | Table::Feed => 1,
                     Table::Index => client::INDEX_ENTRIES,
-                    Table::Expiry | Table::Expired | Table::Meta | Table::Catalog => 0,
+                    Table::Expiry
+                    | Table::Expired
+                    | Table::Unique
+                    | Table::Meta
+                    | Table::Catalog => 0,
                 };
                 assert_eq!(rows, of_each * items, "no row of {range:?} outlives its item");
             }

@@ -7,7 +7,9 @@ use thiserror::Error;
 
 use crate::document::DocumentRules;
 use crate::ids::{InvalidName, ResourceName};
-use crate::indexing::{self, IndexRules, IndexingMode, InvalidPolicy};
+use crate::indexing::{
+    self, IndexRules, IndexingMode, InvalidPolicy, InvalidUniqueKeys, UniqueKeys,
+};
 use crate::partition::Retention;
 use crate::partition_key::{InvalidPath, KeyDefinition, KeyKind, PATHS_MAX, parse_path};
 use crate::query::{CompiledQuery, ComputedProperties, InvalidComputed, Parameters, QueryError};
@@ -68,6 +70,9 @@ pub enum InvalidDefinition {
     /// `docs/TTL.md` R8.
     #[error("a container whose indexing mode is none cannot have a defaultTtl")]
     TtlWithoutIndex,
+    /// The unique keys cannot be used.
+    #[error(transparent)]
+    UniqueKeys(#[from] InvalidUniqueKeys),
     /// The computed properties cannot be used.
     #[error(transparent)]
     Computed(#[from] InvalidComputed),
@@ -85,6 +90,7 @@ pub struct ContainerDefinition {
     ttl: TtlPolicy,
     retention: Option<Retention>,
     computed: ComputedProperties,
+    unique_keys: UniqueKeys,
 }
 
 impl ContainerDefinition {
@@ -126,7 +132,7 @@ impl ContainerDefinition {
         if mode == IndexingMode::None && default_ttl.is_some() {
             return Err(InvalidDefinition::TtlWithoutIndex);
         }
-        check_unique_keys(json.get("uniqueKeyPolicy"))?;
+        let unique_keys = UniqueKeys::parse(json.get("uniqueKeyPolicy"), key.paths.len())?;
         complete_conflict_resolution(&mut json)?;
         complete_geospatial(&mut json)?;
         for (property, is_right) in [
@@ -142,7 +148,7 @@ impl ContainerDefinition {
         let ttl = TtlPolicy::from_default_ttl(default_ttl);
         let retention = retention(json.get("changeFeedPolicy"))?;
         let rules = DocumentRules::new(key, index);
-        Ok(Self { json, name, rules, ttl, retention, computed })
+        Ok(Self { json, name, rules, ttl, retention, computed, unique_keys })
     }
 
     /// The container's name.
@@ -165,9 +171,14 @@ impl ContainerDefinition {
         self.ttl
     }
 
-    /// How long expiries are remembered for the change feed of all versions; none: not at all.
+    /// How long the change feed of all versions remembers what happens; none: not at all.
     pub fn retention(&self) -> Option<Retention> {
         self.retention
+    }
+
+    /// What no two items of a logical partition may have in common.
+    pub fn unique_keys(&self) -> &UniqueKeys {
+        &self.unique_keys
     }
 
     /// Compiles a query over the container's items.
@@ -195,7 +206,7 @@ impl ContainerDefinition {
         [
             ("id", completed("id")),
             ("partitionKey", self.key() == other.key()),
-            ("uniqueKeyPolicy", self.unique_keys() == other.unique_keys()),
+            ("uniqueKeyPolicy", self.unique_keys == other.unique_keys),
             ("conflictResolutionPolicy", completed("conflictResolutionPolicy")),
         ]
         .into_iter()
@@ -208,12 +219,6 @@ impl ContainerDefinition {
         let listed = listed_names(&self.json["indexingPolicy"]);
         let is_stored = |name: &str| !self.computed.names().any(|known| known == name);
         new.computed.names().find(|name| is_stored(name) && listed.iter().any(|one| one == name))
-    }
-
-    /// The unique keys; there are none if there is no policy, which is not completed with one.
-    fn unique_keys(&self) -> &[Value] {
-        let keys = self.json.get("uniqueKeyPolicy").and_then(|policy| policy.get("uniqueKeys"));
-        keys.and_then(Value::as_array).map_or(&[], Vec::as_slice)
     }
 }
 
@@ -323,17 +328,6 @@ fn retention(policy: Option<&Value>) -> Result<Option<Retention>, InvalidDefinit
             let minutes = minutes.as_u64().and_then(|minutes| u32::try_from(minutes).ok());
             Ok(NonZeroU32::new(minutes.ok_or(malformed)?).map(Retention))
         }
-    }
-}
-
-fn check_unique_keys(value: Option<&Value>) -> Result<(), InvalidDefinition> {
-    let Some(value) = value else { return Ok(()) };
-    let malformed = InvalidDefinition::Malformed("uniqueKeyPolicy");
-    match value.as_object().ok_or_else(|| malformed.clone())?.get("uniqueKeys") {
-        None | Some(Value::Null) => Ok(()),
-        Some(Value::Array(keys)) if keys.is_empty() => Ok(()),
-        Some(Value::Array(_)) => Err(InvalidDefinition::Unsupported("uniqueKeyPolicy.uniqueKeys")),
-        Some(_) => Err(malformed),
     }
 }
 
@@ -502,6 +496,11 @@ mod tests {
         assert_eq!(difference(custom, json!({})), Some("conflictResolutionPolicy"));
         let version = key(json!({ "paths": ["/pk"], "version": 2 }));
         assert_eq!(difference(version, json!({})), Some("partitionKey"));
+        let keys = |keys: Value| unique(json!({ "uniqueKeys": keys }));
+        let one = || keys(json!([{ "paths": ["/a", "/b/c"] }]));
+        assert_eq!(difference(one(), keys(json!([{ "paths": ["/\"a\"", "/b/'c'"] }]))), None);
+        assert_eq!(difference(one(), json!({})), Some("uniqueKeyPolicy"));
+        assert_eq!(difference(one(), keys(json!([{ "paths": ["/a"] }]))), Some("uniqueKeyPolicy"));
         assert!(definition(&unique(json!(5))).is_err());
         assert!(definition(&unique(json!([]))).is_err());
     }
@@ -544,11 +543,14 @@ mod tests {
     }
 
     #[test]
-    fn what_would_be_ignored_is_refused() {
-        let unique = json!({ "uniqueKeyPolicy": { "uniqueKeys": [{ "paths": ["/a"] }] } });
-        assert!(matches!(definition(&unique), Err(InvalidDefinition::Unsupported(_))));
-        assert!(definition(&json!({ "uniqueKeyPolicy": { "uniqueKeys": [] } })).is_ok());
-        assert!(definition(&json!({ "computedProperties": {} })).is_err());
+    fn unique_keys_are_checked_and_echoed() {
+        let unique = |path: &str| json!({ "uniqueKeys": [{ "paths": [path], "x": 1 }], "y": 2 });
+        let accepted = definition(&json!({ "uniqueKeyPolicy": unique("/a") })).unwrap();
+        assert_eq!(accepted.json()["uniqueKeyPolicy"], unique("/a"));
+        assert!(!accepted.unique_keys().is_empty());
+        let refused = definition(&json!({ "uniqueKeyPolicy": unique("/a/*") }));
+        assert!(matches!(refused, Err(InvalidDefinition::UniqueKeys(_))));
+        assert!(definition(&json!({})).unwrap().unique_keys().is_empty());
     }
 
     #[test]
@@ -557,6 +559,7 @@ mod tests {
         let accepted = definition(&json!({ "computedProperties": computed })).unwrap();
         assert_eq!(accepted.json()["computedProperties"], computed);
         assert_eq!(accepted.computed().names().collect::<Vec<_>>(), ["low"]);
+        assert!(definition(&json!({ "computedProperties": {} })).is_err());
         let refused = json!([{ "name": "low", "query": "SELECT c.n FROM c" }]);
         let refused = json!({ "computedProperties": refused });
         assert!(matches!(definition(&refused), Err(InvalidDefinition::Computed(_))));

@@ -40,11 +40,13 @@ pub enum Table {
     Expired,
     /// Values of items by feed, generation, path, value, item number.
     Index,
+    /// Item keys by feed, unique key, logical partition, values, item number.
+    Unique,
 }
 
 impl Table {
     /// Every table, in a fixed order.
-    pub const ALL: [Table; 8] = [
+    pub const ALL: [Table; 9] = [
         Table::Items,
         Table::Numbers,
         Table::Feed,
@@ -53,6 +55,7 @@ impl Table {
         Table::Catalog,
         Table::Expired,
         Table::Index,
+        Table::Unique,
     ];
 
     /// The table's name on disk.
@@ -66,6 +69,7 @@ impl Table {
             Table::Catalog => "catalog",
             Table::Expired => "expired",
             Table::Index => "index",
+            Table::Unique => "unique",
         }
     }
 }

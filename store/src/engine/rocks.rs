@@ -86,7 +86,7 @@ fn table_options(cache: &Cache, options: RocksOptions, table: Table) -> Options 
     blocks.set_block_size(8 << 10);
     blocks.set_bloom_filter(10.0, false);
     // Nobody asks for a single entry, but for those of one value.
-    blocks.set_whole_key_filtering(table != Table::Index);
+    blocks.set_whole_key_filtering(!ends_with_number(table));
     // Indexes and filters stay in memory with their open files: in the cache, which is small, a large
     // file's index would be read and decompressed again for every lookup.
     blocks.set_cache_index_and_filter_blocks(false);
@@ -98,10 +98,15 @@ fn table_options(cache: &Cache, options: RocksOptions, table: Table) -> Options 
     // What was just flushed is soon compacted: compressing it would be work for little.
     family.set_compression_per_level(&[DBCompressionType::None, DBCompressionType::Lz4]);
     family.set_level_compaction_dynamic_level_bytes(true);
-    if table == Table::Index {
+    if ends_with_number(table) {
         family.set_prefix_extractor(SliceTransform::create("value", without_number, None));
     }
     family
+}
+
+/// True for the tables of entries that lead from values to items.
+fn ends_with_number(table: Table) -> bool {
+    matches!(table, Table::Index | Table::Unique)
 }
 
 /// What all entries of one value begin with: files that have none of them are passed over unread.
@@ -121,7 +126,7 @@ fn family(db: &DB, table: Table) -> &rocksdb::ColumnFamily {
 
 fn read_options(range: &KeyRange, direction: Direction) -> ReadOptions {
     let mut options = ReadOptions::default();
-    let is_one_value = range.table == Table::Index
+    let is_one_value = ends_with_number(range.table)
         && direction == Direction::Forward
         && range.start.ends_with(&[0; NUMBER_BYTES])
         && range.end == prefix_end(without_number(&range.start));

@@ -6,6 +6,7 @@
 //! 4. `entries` walks an item's body once and gives all its entries.
 //! 5. `changes` gathers those that come and go while a log entry is applied.
 //! 6. `state` knows which generation of entries serves, and which is being built.
+//! 7. `unique` encodes what unique keys are about; their entries have a table of their own.
 
 mod changes;
 mod describe;
@@ -18,6 +19,7 @@ mod policy;
 mod range;
 mod rules;
 mod state;
+mod unique;
 
 pub(crate) use changes::{ChangeKind, EntryChanges};
 pub use describe::describe_entry;
@@ -29,3 +31,5 @@ pub use range::IndexRange;
 pub use rules::{IndexRules, Place, SortSupport};
 pub(crate) use state::BuildProgress;
 pub use state::{IndexState, Served};
+pub(crate) use unique::UniqueEntry;
+pub use unique::{InvalidUniqueKeys, UNIQUE_KEYS_MAX, UNIQUE_PATHS_MAX, UniqueKeys};

@@ -3,7 +3,8 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use super::{Partition, PartitionState};
+use super::unique::UniqueChanges;
+use super::{Partition, PartitionState, Shared};
 use crate::charge::Charge;
 use crate::codec;
 use crate::command::{
@@ -13,7 +14,7 @@ use crate::command::{
 use crate::document::Document;
 use crate::engine::{Batch, Fault, Table};
 use crate::ids::{Etag, ItemNumber, Lsn};
-use crate::indexing::{ChangeKind, EntryChanges, IndexState};
+use crate::indexing::{ChangeKind, EntryChanges, IndexState, UniqueKeys};
 use crate::item::{
     FeedPosition, Item, ItemKey, LogicalPartition, OwnExpiry, Stamp, VersionRow, expiry_key,
     feed_key,
@@ -28,9 +29,12 @@ pub(super) struct Draft<'p> {
     pub(super) partition: &'p Partition,
     pub(super) state: PartitionState,
     pub(super) index: Arc<IndexState>,
+    pub(super) unique_keys: Arc<UniqueKeys>,
     pub(super) batch: Batch,
     /// Changes of index entries: the last ones of the batch.
     pub(super) entries: EntryChanges,
+    /// Changes of entries of unique keys, for the later writes of this entry to see.
+    pub(super) unique: UniqueChanges,
     pub(super) lsn: Lsn,
     /// The earliest expiry among the items written.
     due: Option<Seconds>,
@@ -62,17 +66,16 @@ impl Partition {
         position: LogId,
         entry: Entry<'_>,
     ) -> Result<Option<Outcome>, Fault> {
-        let (state, index) = {
-            let shared = self.read_shared();
-            (shared.state, shared.index.clone())
-        };
+        let Shared { state, index, unique_keys, .. } = self.read_shared().clone();
         machine::assert_next(state.applied, position);
         let mut draft = Draft {
             partition: self,
             state,
             index,
+            unique_keys,
             batch: Batch::default(),
             entries: EntryChanges::default(),
+            unique: UniqueChanges::default(),
             lsn: Lsn(position.index),
             due: None,
             swept: Charge::ZERO,
@@ -91,7 +94,8 @@ impl Partition {
 
     /// Writes the batch and the state as one step for every reader.
     fn publish(&self, draft: Draft<'_>, membership: Option<Membership>) -> Result<(), Fault> {
-        let Draft { mut state, index, mut batch, entries, due, .. } = draft;
+        let Draft { mut state, index, unique_keys, mut batch, entries, unique, due, .. } = draft;
+        unique.finish(&mut batch);
         entries.finish(&mut batch);
         state.digest = batch.digest(state.digest);
         machine::put_meta(&mut batch, self.spec.group, MetaTag::State, &state);
@@ -99,6 +103,7 @@ impl Partition {
         self.engine.write(batch)?;
         shared.state = state;
         shared.index = index;
+        shared.unique_keys = unique_keys;
         self.due.note(due);
         if membership.is_some() {
             shared.membership = membership;
@@ -137,6 +142,7 @@ impl Draft<'_> {
             Command::Sweep { limit, grace } => self.sweep(limit, grace),
             Command::SetIndexPolicy { epoch, rules } => Ok(self.set_index_policy(epoch, rules)),
             Command::BuildIndex { limit } => self.build_index(limit),
+            Command::SetUniqueKeys(keys) => Ok(self.set_unique_keys(keys)),
         }
     }
 
@@ -151,6 +157,7 @@ impl Draft<'_> {
                     self.state = before;
                     self.batch = Batch::default();
                     self.entries.clear();
+                    self.unique = UniqueChanges::default();
                     self.expired = 0;
                     let spent: Charge = written.iter().map(|one: &Written| one.charge).sum();
                     return Ok(Err(Refused { operation, refusal, charge: spent + charge }));
@@ -178,6 +185,9 @@ impl Draft<'_> {
         };
         Ok(Ok(match step {
             Step::Store { document, effect, shows_body } => {
+                if let Err(taken) = self.check_unique(&key, number, &document.body)? {
+                    return Ok(Err(taken));
+                }
                 let stamp = self.store(operation, key, stored.as_ref(), number, &document)?;
                 stored_as(effect, stamp, document, shows_body)
             }
@@ -187,8 +197,11 @@ impl Draft<'_> {
                     let looked_at = Charge::point_read(taken.body.len());
                     return Ok(Err((Refusal::Conflict, looked_at)));
                 }
-                self.remove(&key, &from)?;
                 let number = Some(from.stamp.number);
+                if let Err(taken) = self.check_unique(&to, number, &document.body)? {
+                    return Ok(Err(taken));
+                }
+                self.remove(&key, &from)?;
                 let stamp = self.store(operation, to, stored.as_ref(), number, &document)?;
                 stored_as(Effect::Replaced, stamp, document, false)
             }
@@ -332,7 +345,7 @@ impl Draft<'_> {
     }
 
     /// The version with rows, dead or alive, as the earlier writes of this entry left it.
-    fn stored(&self, key: &ItemKey) -> Result<Option<Item>, Fault> {
+    pub(super) fn stored(&self, key: &ItemKey) -> Result<Option<Item>, Fault> {
         if let Some((_, item)) = self.touched.iter().rev().find(|(touched, _)| touched == key) {
             return Ok(item.clone());
         }

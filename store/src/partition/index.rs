@@ -1,4 +1,5 @@
-//! Keeping the index: entries change with the versions they are made of, in the same batch.
+//! Keeping the index: entries change with the versions they are made of, in the same batch, and so do
+//! those of unique keys.
 //!
 //! A write takes away the entries of the old version and puts those of the new one; what comes to
 //! nothing is not written (`indexing::EntryChanges`).
@@ -26,12 +27,13 @@ pub(super) type Version<'a> = (&'a ItemKey, &'a Stamp, &'a [u8]);
 impl Draft<'_> {
     /// True if the item may have entries, so that its body must be read before it is removed.
     pub(super) fn has_entries(&self, item: &ItemKey) -> bool {
-        self.index.holding(item).next().is_some()
+        !self.unique_keys.is_empty() || self.index.holding(item).next().is_some()
     }
 
     /// Enters a version, or takes its entries away, wherever its item has entries.
     pub(super) fn index(&mut self, kind: ChangeKind, version: Version<'_>) -> Result<(), Fault> {
         let (key, stamp, body) = version;
+        self.enter_unique(kind, version)?;
         let (group, changes) = (self.partition.spec.group, &mut self.entries);
         for generation in self.index.holding(key) {
             let prefix = generation.prefix(group);

@@ -14,6 +14,7 @@ mod index;
 mod read;
 mod scan;
 mod sweep;
+mod unique;
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -27,7 +28,7 @@ pub use scan::{IndexCursor, IndexEntry, ItemCursor, ItemRef};
 
 use crate::engine::{Batch, Engine, Fault, KeyRange, Read, Table};
 use crate::ids::{ContainerNumber, GroupId, Lsn};
-use crate::indexing::IndexState;
+use crate::indexing::{IndexState, UniqueKeys};
 use crate::item::ContainerKeys;
 use crate::machine::{self, Entry, LogId, Machine, Membership, MetaTag, Progress};
 use crate::partition_key::SlotRange;
@@ -109,6 +110,7 @@ pub struct Partition {
 struct Shared {
     state: PartitionState,
     index: Arc<IndexState>,
+    unique_keys: Arc<UniqueKeys>,
     membership: Option<Membership>,
 }
 
@@ -117,7 +119,9 @@ impl Shared {
         let state = machine::read_meta(engine, group, MetaTag::State)?.unwrap_or_default();
         let membership = machine::read_meta(engine, group, MetaTag::Membership)?;
         let index = Arc::new(IndexState::load(engine, group)?);
-        Ok(Self { state, index, membership })
+        let unique_keys = machine::read_meta(engine, group, MetaTag::UniqueKeys)?;
+        let unique_keys = Arc::new(unique_keys.unwrap_or_default());
+        Ok(Self { state, index, unique_keys, membership })
     }
 }
 
@@ -150,6 +154,11 @@ impl Partition {
         self.read_shared().index.clone()
     }
 
+    /// The unique keys as of the last entry applied.
+    pub fn unique_keys(&self) -> Arc<UniqueKeys> {
+        self.read_shared().unique_keys.clone()
+    }
+
     fn read_shared(&self) -> std::sync::RwLockReadGuard<'_, Shared> {
         self.shared.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -164,7 +173,7 @@ impl Partition {
         let by_slot = [Table::Items, Table::Numbers];
         let mut ranges: Vec<_> =
             by_slot.into_iter().map(|table| keys.slots(table, spec.slots)).collect();
-        for table in [Table::Expiry, Table::Feed, Table::Expired, Table::Index] {
+        for table in [Table::Expiry, Table::Feed, Table::Expired, Table::Index, Table::Unique] {
             ranges.push(KeyRange::prefix(table, spec.group.0.to_be_bytes().to_vec()));
         }
         ranges

@@ -29,6 +29,16 @@ impl Needed {
         Self { whole: true, members: BTreeMap::new() }
     }
 
+    /// The members at these paths.
+    pub(crate) fn members_at<'p>(paths: impl IntoIterator<Item = &'p Vec<String>>) -> Self {
+        let mut needed = Self::default();
+        for path in paths {
+            let steps: Vec<Step> = path.iter().cloned().map(Step::Name).collect();
+            needed.add(&steps);
+        }
+        needed
+    }
+
     /// True if all of it is needed.
     pub fn is_everything(&self) -> bool {
         self.whole

@@ -103,6 +103,8 @@ pub(crate) struct Write {
     pub(crate) operation: Operation,
     /// The `ttl` of the body, or the one patched in; 0 is not valid.
     pub(crate) ttl: Option<i64>,
+    /// What it has of the unique key; none for something that nothing else has.
+    pub(crate) tag: Option<u8>,
     pub(crate) condition: Condition,
 }
 
@@ -220,12 +222,10 @@ fn write() -> impl Strategy<Value = Write> {
         1 => Just(Condition::IfMatchOther),
         1 => Just(Condition::IfNoneMatchLast),
     ];
+    let tag = prop_oneof![3 => Just(None), 2 => (0..3_u8).prop_map(Some)];
     let id_and_operation = (0..IDS).prop_flat_map(|id| (Just(id), operation(id)));
-    (id_and_operation, ttl, condition).prop_map(|((id, operation), ttl, condition)| Write {
-        id,
-        operation,
-        ttl,
-        condition,
+    (id_and_operation, ttl, tag, condition).prop_map(|((id, operation), ttl, tag, condition)| {
+        Write { id, operation, ttl, tag, condition }
     })
 }
 

@@ -41,7 +41,9 @@ pub(crate) const POLICIES: [Policy; 5] = [
 ];
 
 fn everything(item: &Json) -> Vec<(&'static str, String)> {
-    let mut entries = vec![("/v", shown(&item["v"])), ("/pk", shown(&item["pk"]))];
+    let mut entries: Vec<_> = [("/v", "v"), ("/u", "u"), ("/pk", "pk")]
+        .map(|(path, name)| (path, shown(&item[name])))
+        .into();
     if !item["ttl"].is_null() {
         entries.push(("/ttl", shown(&item["ttl"])));
     }

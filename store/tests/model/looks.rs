@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 
 use ephemeris_store::engine::Table;
 use ephemeris_store::ids::ItemNumber;
+use ephemeris_store::item::ItemKey;
 use ephemeris_store::partition::{PageOutcome, Partition};
 use ephemeris_store::partition_key::SlotRange;
 use ephemeris_store::query::{
@@ -170,15 +171,28 @@ pub(crate) fn expected_overdue(partition: &Partition, hi: u64) -> Lives {
     lives.filter(|(_, life)| *life != Life::Alive).collect()
 }
 
+/// The entries of the unique key: numbers and ids of the items they lead to.
+pub(crate) fn unique(partition: &Partition) -> Vec<(u64, u8)> {
+    let ranges = Partition::ranges_of(partition.spec());
+    let range = ranges.into_iter().find(|range| range.table == Table::Unique);
+    let range = range.expect("unique keys are part of a partition");
+    let rows = partition.snapshot().rows(&range).expect("the engine in memory does not fail");
+    let entry = |(key, item): &(Vec<u8>, Vec<u8>)| {
+        let number = u64::from_be_bytes(*key.last_chunk().expect("a number at its end"));
+        (number & 0xFFFF_FFFF, id_of(&ItemKey::from_bytes(item).expect("a key")))
+    };
+    rows.iter().map(entry).collect()
+}
+
 /// Ids of the items with rows, dead or alive.
 pub(crate) fn stored(partition: &Partition) -> Vec<u8> {
     let view = partition.snapshot();
     let range = view.keys().slots(Table::Items, SlotRange::ALL);
-    let ids = view.items(&range).map(|found| {
-        let parts = found.expect("the engine in memory does not fail").0.parts(1);
-        parts.expect("keys of one component").id[1..]
-            .parse()
-            .expect("ids are numbers behind a letter")
-    });
-    ids.collect()
+    let ids = view.items(&range);
+    ids.map(|found| id_of(&found.expect("the engine in memory does not fail").0)).collect()
+}
+
+fn id_of(key: &ItemKey) -> u8 {
+    let parts = key.parts(1).expect("keys of one component");
+    parts.id[1..].parse().expect("ids are numbers behind a letter")
 }

@@ -27,7 +27,7 @@ use ephemeris_store::ttl::PolicyEpoch;
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
 
-use history::{Act, IDS, Step, history};
+use history::{Act, IDS, KEYS, Step, history};
 use looks::Seen;
 use world::{Done, Reading, World};
 
@@ -205,9 +205,9 @@ proptest! {
         let own = live.iter().filter(|version| version.ttl.is_some_and(|ttl| ttl > 0)).count();
         for (table, rows) in world.leader.contents() {
             let expected = match table {
-                Table::Items | Table::Numbers | Table::Feed => live.len(),
+                Table::Items | Table::Numbers | Table::Feed | Table::Unique => live.len(),
                 Table::Expiry => own,
-                Table::Meta => 2 + index_rows(&world.leader.partition.index()),
+                Table::Meta => 3 + index_rows(&world.leader.partition.index()),
                 Table::Catalog | Table::Expired => 0,
                 // `the_index_holds_the_entries_of_what_is_stored` says which.
                 Table::Index => continue,
@@ -238,6 +238,26 @@ proptest! {
             let wanted = world.index.wanted;
             prop_assert_eq!(indexes::complaint(partition, wanted, wanted), None);
         }
+    }
+
+    /// No two items that exist in one logical partition share their unique key; and every one of them has
+    /// its entry, which no other item has.
+    #[test]
+    fn r7_unique_keys_are_unique_among_what_exists(steps in history(STEPS_MAX)) {
+        after_every_step(&steps, |world, step, _| {
+            let entries = looks::unique(&world.leader.partition);
+            let mut taken = BTreeSet::new();
+            for version in world.model.live() {
+                let shared = (version.id % KEYS, version.unique);
+                prop_assert!(taken.insert(shared), "{:?} twice after {:?}", shared, step);
+                let entry = (version.number, version.id);
+                prop_assert!(entries.contains(&entry), "{:?} has no entry, {:?}", entry, step);
+            }
+            let stored = looks::stored(&world.leader.partition);
+            prop_assert!(entries.iter().all(|(_, id)| stored.contains(id)), "after {:?}", step);
+            prop_assert!(entries.len() <= stored.len(), "{:?} after {:?}", entries, step);
+            Ok(())
+        })?;
     }
 
     /// What reads entries alone is told of every item that is not surely alive.

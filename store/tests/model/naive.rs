@@ -1,7 +1,8 @@
 //! The rules of `docs/TTL.md`, sections 1 to 3, as a naive reader would follow them: every version
 //! and every setting there ever was is kept, in plain integers, and looked through each time anew.
 
-use crate::history::{Condition, IDS, Operation, Write};
+use crate::history::{Condition, IDS, KEYS, Operation, Write};
+use crate::world::unique;
 
 /// How far the partition clock moves at once without vouchers, and how far one may lag; milliseconds.
 const JUMP: u64 = 3_600_000;
@@ -31,6 +32,8 @@ pub(crate) struct Version {
     pub(crate) ttl: Option<i64>,
     pub(crate) serial: u64,
     pub(crate) number: u64,
+    /// What it has of the unique key.
+    pub(crate) unique: u64,
     /// The first moment it saw.
     since: usize,
     deleted: bool,
@@ -51,6 +54,7 @@ pub(crate) enum Effect {
 pub(crate) enum Refused {
     NotFound,
     Conflict,
+    UniqueKeyTaken,
     PreconditionFailed,
     InvalidTtl,
     PatchFailed,
@@ -146,7 +150,8 @@ impl Model {
     }
 
     fn write_one(&mut self, write: &Write, serial: u64) -> Result<Answer, Refused> {
-        let Write { id, operation, ttl, condition } = *write;
+        let Write { id, operation, ttl, tag, condition } = *write;
+        let unique = unique(tag, serial);
         match operation {
             Operation::Create | Operation::Replace | Operation::Upsert | Operation::Rename(_) => {
                 self.check(ttl)?;
@@ -159,7 +164,7 @@ impl Model {
         }
         let Some(live) = self.find(id).cloned() else {
             return match operation {
-                Operation::Create | Operation::Upsert => Ok(self.create(id, ttl, serial)),
+                Operation::Create | Operation::Upsert => self.create(id, ttl, serial, unique),
                 Operation::Replace
                 | Operation::Rename(_)
                 | Operation::Patch
@@ -189,26 +194,40 @@ impl Model {
                 self.delete(id);
                 answer(Effect::Deleted)
             }
-            Operation::Replace | Operation::Upsert => Ok(self.replace(&live, id, ttl, serial)),
+            Operation::Replace | Operation::Upsert => self.replace(&live, id, ttl, serial, unique),
             Operation::Rename(to) => {
                 if self.find(to).is_some() {
                     return Err(Refused::Conflict);
                 }
                 self.delete(id);
-                Ok(self.replace(&live, to, ttl, serial))
+                self.replace(&live, to, ttl, serial, unique)
             }
-            Operation::Patch => self.patch(&live, live.ttl, serial),
-            Operation::PatchTtl => self.patch(&live, ttl.or(live.ttl), serial),
+            Operation::Patch => self.patch(&live, live.ttl, serial, unique),
+            Operation::PatchTtl => self.patch(&live, ttl.or(live.ttl), serial, unique),
             Operation::PatchTtlAway => match live.ttl {
                 None => Err(Refused::PatchFailed),
-                Some(_) => self.patch(&live, None, serial),
+                Some(_) => self.patch(&live, None, serial, unique),
             },
         }
     }
 
-    fn patch(&mut self, live: &Version, ttl: Option<i64>, serial: u64) -> Result<Answer, Refused> {
+    fn patch(
+        &mut self,
+        live: &Version,
+        ttl: Option<i64>,
+        serial: u64,
+        unique: u64,
+    ) -> Result<Answer, Refused> {
         self.check(ttl)?;
-        Ok(self.replace(live, live.id, ttl, serial))
+        self.replace(live, live.id, ttl, serial, unique)
+    }
+
+    /// No two items that exist in one logical partition have the same.
+    fn check_unique(&self, id: u8, number: Option<u64>, unique: u64) -> Result<(), Refused> {
+        let is_taken = |other: &&Version| {
+            other.id % KEYS == id % KEYS && Some(other.number) != number && other.unique == unique
+        };
+        if self.live().iter().any(is_taken) { Err(Refused::UniqueKeyTaken) } else { Ok(()) }
     }
 
     /// R5 while expiry is on, R6 while it is off.
@@ -222,19 +241,35 @@ impl Model {
         last.expect("what is deleted was there").deleted = true;
     }
 
-    fn create(&mut self, id: u8, ttl: Option<i64>, serial: u64) -> Answer {
+    fn create(
+        &mut self,
+        id: u8,
+        ttl: Option<i64>,
+        serial: u64,
+        unique: u64,
+    ) -> Result<Answer, Refused> {
+        self.check_unique(id, None, unique)?;
         self.created += 1;
-        self.store(id, ttl, serial, self.created);
-        (Effect::Created, self.last_ts, serial, self.created)
+        self.store(id, ttl, serial, unique, self.created);
+        Ok((Effect::Created, self.last_ts, serial, self.created))
     }
 
-    fn replace(&mut self, live: &Version, id: u8, ttl: Option<i64>, serial: u64) -> Answer {
-        self.store(id, ttl, serial, live.number);
-        (Effect::Replaced, self.last_ts, serial, live.number)
+    fn replace(
+        &mut self,
+        live: &Version,
+        id: u8,
+        ttl: Option<i64>,
+        serial: u64,
+        unique: u64,
+    ) -> Result<Answer, Refused> {
+        self.check_unique(id, Some(live.number), unique)?;
+        self.store(id, ttl, serial, unique, live.number);
+        Ok((Effect::Replaced, self.last_ts, serial, live.number))
     }
 
-    fn store(&mut self, id: u8, ttl: Option<i64>, serial: u64, number: u64) {
+    fn store(&mut self, id: u8, ttl: Option<i64>, serial: u64, unique: u64, number: u64) {
         let (ts, since) = (self.last_ts, self.moments.len() - 1);
-        self.versions.push(Version { id, ts, ttl, serial, number, since, deleted: false });
+        let version = Version { id, ts, ttl, serial, number, unique, since, deleted: false };
+        self.versions.push(version);
     }
 }

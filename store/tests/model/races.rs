@@ -33,7 +33,8 @@ fn reading(lo: u64, width: u64) -> Reading {
 }
 
 fn write(operation: Operation, ttl: Option<i64>) -> Act {
-    Act::Write(vec![Write { id: 0, operation, ttl, condition: Condition::None }])
+    let condition = Condition::None;
+    Act::Write(vec![Write { id: 0, operation, ttl, tag: None, condition }])
 }
 
 /// Every order of three things.

@@ -22,7 +22,7 @@ fn at(ms: u64) -> Reading {
 
 fn create(id: u8, ttl: Option<i64>) -> Act {
     let (operation, condition) = (Operation::Create, Condition::None);
-    Act::Write(vec![Write { id, operation, ttl, condition }])
+    Act::Write(vec![Write { id, operation, ttl, tag: None, condition }])
 }
 
 fn sweep(limit: u32) -> Act {
@@ -123,7 +123,7 @@ proptest! {
             matches!(step.act, Act::CatchUp(_) | Act::Snapshot { .. } | Act::Crash(_) | Act::Flush(_))
         };
         let mut world = World::new();
-        let mut states = Vec::new();
+        let mut states = vec![world.leader.partition.state()];
         for step in steps.iter().filter(|step| !concerns_follower(step)) {
             world.step(step);
             states.push(world.leader.partition.state());

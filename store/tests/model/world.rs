@@ -12,7 +12,7 @@ use ephemeris_store::command::{
 use ephemeris_store::document::{Document, DocumentRules};
 use ephemeris_store::engine::{Engine, MemoryEngine, Row, Table};
 use ephemeris_store::ids::{ContainerNumber, DatabaseNumber, Etag, GroupId, ItemId, Lsn};
-use ephemeris_store::indexing::{self, IndexRules};
+use ephemeris_store::indexing::{self, IndexRules, UniqueKeys};
 use ephemeris_store::item::{ItemKey, LogicalPartition};
 use ephemeris_store::machine::{self, Entry, LogId, Machine as _, Progress};
 use ephemeris_store::partition::{Partition, PartitionSpec};
@@ -211,11 +211,13 @@ impl World {
         Self::over(self.leader.engine.clone(), spec)
     }
 
+    /// An empty partition that has learned its unique key: what no two items of a logical partition have
+    /// in common is `u`.
     fn over(engine: MemoryEngine, spec: PartitionSpec) -> Self {
         let key = KeyDefinition { kind: KeyKind::HashV2, paths: vec![vec!["pk".into()]] };
         let policy = indexing::complete(None).expect("the default policy is valid");
         let index = IndexRules::new(&policy).expect("it compiles");
-        Self {
+        let mut world = Self {
             model: Model::default(),
             leader: Replica::new(engine, spec),
             follower: Replica::new(MemoryEngine::new(), spec),
@@ -225,7 +227,12 @@ impl World {
             etags: BTreeMap::new(),
             rules: DocumentRules::new(key, index),
             index: Index { serving: NO_INDEX, wanted: NO_INDEX, epoch: 0 },
-        }
+        };
+        let keys = UniqueKeys::new(1, vec![vec![vec!["u".into()]]]);
+        let nothing = (ClockInterval::exact(Millis(0)), None);
+        let effect = world.propose(Command::SetUniqueKeys(keys), &nothing);
+        assert_eq!(effect, CommandEffect::UniqueKeysSet);
+        world
     }
 
     /// Does one step, with the partition and with the model.
@@ -445,11 +452,12 @@ impl World {
     }
 
     fn item_write(&self, write: &Write, serial: u64, etags: &BTreeMap<u8, Etag>) -> ItemWrite {
-        let Write { id, operation, ttl, condition } = *write;
-        let document = |id| self.document(id, ttl, serial);
+        let Write { id, operation, ttl, tag, condition } = *write;
+        let document = |id| self.document(id, ttl, tag, serial);
         let patch = |change: serde_json::Value| {
             let v = serde_json::json!({ "op": "set", "path": "/v", "value": serial });
-            let operations = [vec![v], change.as_array().expect("a list").clone()].concat();
+            let u = serde_json::json!({ "op": "set", "path": "/u", "value": unique(tag, serial) });
+            let operations = [vec![v, u], change.as_array().expect("a list").clone()].concat();
             let text = serde_json::json!({ "operations": operations }).to_string().into_bytes();
             Action::Patch(PatchRequest { text, rules: self.rules.clone() })
         };
@@ -478,8 +486,9 @@ impl World {
         ItemWrite { key: self.key(id), precondition, action }
     }
 
-    fn document(&self, id: u8, ttl: Option<i64>, serial: u64) -> Document {
-        let mut body = serde_json::json!({ "id": name(id), "pk": id % KEYS, "v": serial });
+    fn document(&self, id: u8, ttl: Option<i64>, tag: Option<u8>, serial: u64) -> Document {
+        let u = unique(tag, serial);
+        let mut body = serde_json::json!({ "id": name(id), "pk": id % KEYS, "v": serial, "u": u });
         if let Some(ttl) = ttl {
             body["ttl"] = ttl.into();
         }
@@ -504,6 +513,11 @@ pub(crate) fn name(id: u8) -> String {
     format!("i{id}")
 }
 
+/// What an item has of the unique key.
+pub(crate) fn unique(tag: Option<u8>, serial: u64) -> u64 {
+    tag.map_or(1000 + serial, u64::from)
+}
+
 /// The serial in a body.
 pub(crate) fn serial(body: &[u8]) -> u64 {
     let body: serde_json::Value = serde_json::from_slice(body).expect("bodies are JSON");
@@ -526,6 +540,7 @@ fn refusal(refusal: &Refusal) -> Refused {
     match refusal {
         Refusal::NotFound => Refused::NotFound,
         Refusal::Conflict => Refused::Conflict,
+        Refusal::UniqueKeyTaken { .. } => Refused::UniqueKeyTaken,
         Refusal::PreconditionFailed => Refused::PreconditionFailed,
         Refusal::InvalidTtl { .. } => Refused::InvalidTtl,
         Refusal::PatchFailed(_) => Refused::PatchFailed,
