@@ -135,6 +135,62 @@ def test_hierarchical_partition_keys(make_container):
     }
 
 
+def test_the_feed_of_all_versions_and_deletes(make_container):
+    mode = "AllVersionsAndDeletes"
+    container = make_container(change_feed_policy={"retentionDuration": 10}, default_ttl=-1)
+    container.create_item({"id": "early", "pk": "a"})
+
+    def read(**where):
+        changes = list(container.query_items_change_feed(mode=mode, **where))
+        return changes, container.client_connection.last_response_headers["etag"]
+
+    changes, start = read()
+    assert changes == []
+    made = container.create_item({"id": "1", "pk": "a", "count": 1})
+    kept = container.upsert_item({"id": "1", "pk": "a", "count": 2})
+    container.delete_item("1", "a")
+    expiring = container.create_item({"id": "2", "pk": "b", "ttl": 1})
+    expires_at_its_second(container, expiring, expiring["_ts"] + 1)
+    again = container.create_item({"id": "2", "pk": "b"})
+    changes, end = read(continuation=start)
+    facts = [
+        (change["metadata"]["operationType"], change["current"], change.get("previous"))
+        for change in changes
+    ]
+    assert facts == [
+        ("create", made, None),
+        ("replace", kept, made),
+        ("delete", {}, kept),
+        ("create", expiring, None),
+        ("delete", {}, expiring),
+        ("create", again, None),
+    ]
+    metadata = [change["metadata"] for change in changes]
+    lsns = [one["lsn"] for one in metadata]
+    assert lsns == sorted(lsns)
+    assert metadata[1]["previousImageLSN"] == lsns[0]
+    assert [one["crts"] for one in metadata[:2]] == [made["_ts"], kept["_ts"]]
+    ends = [one for one in metadata if one["operationType"] == "delete"]
+    assert [one["timeToLiveExpired"] for one in ends] == [False, True]
+    assert [(one["id"], one["partitionKey"]) for one in ends] == [
+        ("1", {"pk": "a"}),
+        ("2", {"pk": "b"}),
+    ]
+    assert read(continuation=end)[0] == []
+
+    # A partition key, and a container without the policy.
+    nothing, start = read(partition_key="b")
+    assert nothing == []
+    container.create_item({"id": "3", "pk": "a"})
+    wanted = container.create_item({"id": "3", "pk": "b"})
+    assert [change["current"] for change in read(continuation=start)[0]] == [wanted]
+    with pytest.raises(CosmosHttpResponseError) as refused:
+        list(make_container().query_items_change_feed(mode=mode))
+    assert refused.value.status_code == 400
+    assert "All Versions and Deletes" in refused.value.message
+    assert "must be enabled" in refused.value.message
+
+
 def test_a_batch_is_all_or_nothing(container):
     done = container.execute_item_batch(
         [("create", ({"id": "1", "pk": "a"},)), ("upsert", ({"id": "2", "pk": "a"},))], "a"

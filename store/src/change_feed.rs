@@ -2,6 +2,9 @@
 //!
 //! Every item has one row in `Table::Feed`, keyed by the entry that wrote its version. A reader keeps
 //! the LSN up to which it has read; a page never ends inside a transaction, so the LSN is enough.
+//! `all_versions` is the other mode.
+
+mod all_versions;
 
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +17,8 @@ use crate::partition_key::KeyDefinition;
 use crate::query::{PageLimits, Scope};
 use crate::time::{Millis, Seconds};
 use crate::ttl::Life;
+
+pub use all_versions::{FeedRefusal, HistoryStart, read_history};
 
 /// Where a reader begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,10 +36,10 @@ pub enum FeedStart {
 /// A page of changes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FeedPage {
-    /// The items as JSON, with `_lsn`.
+    /// JSON: items with `_lsn`, or what happened to them.
     pub rows: Vec<serde_bytes::ByteBuf>,
     /// Everything up to here was read.
-    pub through: Lsn,
+    pub through: FeedPosition,
     /// True if there are rows behind.
     pub more: bool,
     /// What it took.
@@ -58,7 +63,8 @@ pub fn read_changes(
         FeedStart::After(lsn) => Lsn(lsn.0.saturating_add(1)),
     };
     let work = QueryWork::default();
-    let mut page = FeedPage { rows: Vec::new(), through: Lsn(0), more: false, work };
+    let mut page =
+        FeedPage { rows: Vec::new(), through: FeedPosition::default(), more: false, work };
     let (mut bytes, mut looked_at, mut last) = (0, 0, None);
     for row in view.scan(&range_from(spec, first)) {
         let (row_key, row) = row?;
@@ -89,7 +95,8 @@ pub fn read_changes(
         page.rows.push(json.into());
     }
     // A token from a partition that was rolled back would skip what is written next.
-    page.through = last.filter(|_| page.more).unwrap_or(view.state().lsn());
+    let through = last.filter(|_| page.more).unwrap_or(view.state().lsn());
+    page.through = FeedPosition::end_of(through);
     page.work.rows = page.rows.len() as u64;
     Ok(PageOutcome::Page(page))
 }

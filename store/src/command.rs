@@ -37,7 +37,7 @@ pub enum Command {
         epoch: PolicyEpoch,
         /// The new policy.
         policy: TtlPolicy,
-        /// How long expiries are remembered for the change feed of all versions; none: not at all.
+        /// How long the change feed of all versions remembers what happens; none: not at all.
         retention: Option<Retention>,
     },
     /// Moves the partition clock, so that what has expired is dead for everybody.
@@ -258,7 +258,7 @@ pub enum CommandEffect {
     Swept {
         /// How many.
         removed: u32,
-        /// How many records of expiries were dropped because their time is over.
+        /// How many records of the history were dropped because their time is over.
         trimmed: u32,
         /// True if there may be more.
         more: bool,

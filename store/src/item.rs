@@ -1,6 +1,7 @@
 //! Items as the engine holds them: keys, the fixed header that goes before every body, and the rows
 //! that order items by number, by last write and by expiry.
 
+use std::fmt;
 use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
@@ -359,9 +360,32 @@ pub struct FeedPosition {
 }
 
 impl FeedPosition {
+    /// Behind everything that this entry did.
+    pub fn end_of(lsn: Lsn) -> Self {
+        Self { lsn, operation: u16::MAX }
+    }
+
+    /// Reads what `Display` writes.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text.split_once('.') {
+            None => Some(Self::end_of(Lsn(text.parse().ok()?))),
+            Some((lsn, operation)) => {
+                Some(Self { lsn: Lsn(lsn.parse().ok()?), operation: operation.parse().ok()? })
+            }
+        }
+    }
+
     /// Where a version stands in the feed.
     pub fn of(stamp: &Stamp) -> Self {
         Self { lsn: stamp.lsn, operation: stamp.operation }
+    }
+}
+
+impl fmt::Display for FeedPosition {
+    /// `7`, or `7.2` for a place inside the entry 7.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { lsn, operation } = self;
+        if *operation == u16::MAX { write!(f, "{lsn}") } else { write!(f, "{lsn}.{operation}") }
     }
 }
 
@@ -576,6 +600,7 @@ mod tests {
             let feed = GroupId(4);
             prop_assert_eq!(a.cmp(&b), feed_key(feed, a).cmp(&feed_key(feed, b)));
             prop_assert_eq!(feed_position(&feed_key(feed, a)).unwrap(), a);
+            prop_assert_eq!(FeedPosition::parse(&a.to_string()), Some(a));
             let version = Item { stamp: stamp(ItemTtl::Inherit), body: vec![0; a.operation.into()] };
             let row = VersionRow::new(&key("[1]", "x"), &version);
             prop_assert_eq!(VersionRow::decode(&row.encode()).unwrap(), row);

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use ephemeris_store::change_feed::{FeedStart, read_changes};
+use ephemeris_store::change_feed::{FeedStart, HistoryStart, read_changes, read_history};
 use ephemeris_store::codec;
 use ephemeris_store::command::{
     Action, Command, CommandEffect, ItemWrite, Outcome, Precondition, Proposal,
@@ -19,9 +19,11 @@ use ephemeris_store::ids::{
     ContainerNumber, DatabaseNumber, Etag, GroupId, ItemId, ItemNumber, Lsn,
 };
 use ephemeris_store::indexing::{self, IndexRules, UniqueKeys};
-use ephemeris_store::item::{Item, ItemKey, LogicalPartition, VersionRow, expiry_place};
+use ephemeris_store::item::{FeedPosition, ItemKey, LogicalPartition, VersionRow, expiry_place};
 use ephemeris_store::machine::{Entry, LogId, Machine};
-use ephemeris_store::partition::{PageOutcome, Partition, PartitionSpec, Retention};
+use ephemeris_store::partition::{
+    Change, ChangeRecord, PageOutcome, Partition, PartitionSpec, Retention,
+};
 use ephemeris_store::partition_key::{KeyDefinition, KeyKind, PartitionKey, SlotRange, parse_path};
 use ephemeris_store::patch::PatchRequest;
 use ephemeris_store::query::client_plan::{ClientPlan, Features, PlanRefusal};
@@ -58,8 +60,8 @@ struct Runner {
 
 type Answer = Result<String, Box<dyn Error>>;
 
-/// `[ttl=JSON] [v=JSON] [w=JSON] [pk=TEXT] [if-match=*|last|other] [if-none-match=*|last|other]`, and of a patch
-/// `ops=JSON [if=CONDITION]`
+/// `[ttl=JSON] [v=JSON] [w=JSON] [pk=TEXT] [if-match=*|last|other] [if-none-match=*|last|other]`,
+/// and of a patch `ops=JSON [if=CONDITION]`
 #[derive(Default)]
 struct WriteArgs {
     ttl: Option<serde_json::Value>,
@@ -483,14 +485,45 @@ impl Runner {
     /// `expiries`: what expired and is remembered.
     fn expiries(&self) -> Answer {
         let mut text = String::new();
-        for record in self.partition.snapshot().expiries(self.partition.spec()) {
-            let (position, record) = record?;
-            let item = Item::decode(record.version)?;
-            let body = String::from_utf8(item.body)?;
-            let place = format!("{}.{}", position.lsn, position.operation);
-            let (id, ts, removed) = (item_id(&record.key), item.stamp.ts, record.removed);
-            writeln!(text, "{id} at {place} → {body} _ts {ts}, removed {removed}")?;
+        for record in self.partition.snapshot().history(FeedPosition::default()) {
+            let (place, ChangeRecord { at, key, change }) = record?;
+            let Change::Expired { previous } = change else { continue };
+            let item = previous.decode()?;
+            let (id, ts, body) = (item_id(&key), item.stamp.ts, String::from_utf8(item.body)?);
+            writeln!(text, "{id} at {place} → {body} _ts {ts}, removed {at}")?;
         }
+        Ok(text)
+    }
+
+    /// `history [after=PLACE|now=] [rows=N] [bytes=N] [pk=TEXT]`: a page of the change feed of all
+    /// versions and deletes.
+    fn history(&mut self, args: &mut ArgumentConsumer<'_>) -> Answer {
+        let start = match args.take_key("after") {
+            Some(place) => HistoryStart::After(FeedPosition::parse(place).ok_or("which place?")?),
+            None => HistoryStart::Now,
+        };
+        let rows = args.take_key("rows").map_or(Ok(100), str::parse)?;
+        let bytes = args.take_key("bytes").map_or(Ok(usize::MAX), str::parse)?;
+        let limits = PageLimits { rows, bytes, items: usize::MAX };
+        let key = args.take_key("pk").map(|pk| PartitionKey::parse(&format!("[\"{pk}\"]")));
+        let scope = Scope { key: key.transpose()?, epks: None };
+        let (view, rules) = (self.partition.snapshot(), &self.rules);
+        let page = match read_history(&view, rules.key(), start, &scope, limits)? {
+            Ok(page) => page,
+            Err(refusal) => return Ok(format!("refused: {refusal:?}\n")),
+        };
+        let mut text = String::new();
+        for row in &page.rows {
+            let mut row: serde_json::Value = serde_json::from_slice(row)?;
+            for image in ["current", "previous"] {
+                if let Some(image) = row.get_mut(image).and_then(|image| image.as_object_mut()) {
+                    image.retain(|name, _| !name.starts_with('_') || name == "_ts");
+                }
+            }
+            writeln!(text, "{row}")?;
+        }
+        let end = if page.more { "more" } else { "no more" };
+        writeln!(text, "through {}, {end}", page.through)?;
         Ok(text)
     }
 
@@ -567,7 +600,7 @@ impl Runner {
         let view = self.partition.snapshot();
         let mut text = String::new();
         let is_shown = |range: &KeyRange| {
-            !matches!(range.table, Table::Expired | Table::Index | Table::Unique)
+            !matches!(range.table, Table::History | Table::Index | Table::Unique)
         };
         for range in self.partition.ranges().into_iter().filter(is_shown) {
             let rows = view.rows(&range)?;
@@ -581,7 +614,7 @@ impl Runner {
                         let expiry = expiry_place(key)?.second;
                         Ok(format!("{}@{expiry}", item_id(&VersionRow::decode(value)?.item)))
                     }
-                    Table::Expired
+                    Table::History
                     | Table::Index
                     | Table::Unique
                     | Table::Meta
@@ -647,6 +680,7 @@ impl goldenscript::Runner for Runner {
             "index" => self.index(&mut args),
             "unique" => self.unique(),
             "expiries" => self.expiries(),
+            "history" => self.history(&mut args),
             "read" => self.read(&mut args),
             "transaction" => self.transaction(&mut args),
             "advance" => {

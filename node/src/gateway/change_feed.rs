@@ -1,14 +1,15 @@
-//! `GET …/docs` with `A-IM`: the change feed. The etag is the continuation: on every page, and on the
-//! 304 that says there is nothing new.
+//! `GET …/docs` with `A-IM`: the change feed, of latest versions or of all versions and deletes. The etag
+//! is the continuation: on every page, and on the 304 that says there is nothing new.
 
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use axum::http::{StatusCode, header};
 use ephemeris_store::catalog::PartitionRecord;
-use ephemeris_store::change_feed::FeedStart;
+use ephemeris_store::change_feed::{FeedStart, HistoryStart};
 use ephemeris_store::charge::Charge;
 use ephemeris_store::ids::{Lsn, ResourceId};
+use ephemeris_store::item::FeedPosition;
 use ephemeris_store::query::{PageLimits, Scope};
 use ephemeris_store::time::Seconds;
 
@@ -20,33 +21,35 @@ use super::reply::{Reply, envelope};
 use super::resolve::Resolved;
 use super::session::Freshness;
 use super::{Call, Gateway};
-use crate::partition::{ChangesRequest, PartitionRequest, PartitionResponse, ReadLevel};
+use crate::partition::{ChangesRequest, Feed, PartitionRequest, PartitionResponse, ReadLevel};
 
 /// The feed of last versions.
-const INCREMENTAL: &str = "Incremental Feed";
+const LATEST_VERSION: &str = "Incremental Feed";
+/// The feed of all versions and deletes.
+const ALL_VERSIONS: &str = "Full-Fidelity Feed";
+/// The form of its rows.
+const WIRE_FORMAT: &str = "2021-09-15";
 
 /// Answers with a page of changes of one partition.
 pub(crate) async fn read(
     gateway: &Gateway,
     call: &Call,
     path: &ContainerPath,
-    feed: &str,
+    mode: &str,
 ) -> Result<Reply, Failure> {
-    if !feed.eq_ignore_ascii_case(INCREMENTAL) {
-        let message = "The change feed mode All Versions and Deletes must be enabled, which this \
-                       version of Ephemeris cannot do.";
-        return Err(ApiError::BadRequest(message.to_string()).into());
-    }
+    let feed = feed(mode, &call.headers)?;
     let freshness = Freshness::of(call)?;
     let resolved = gateway.container(call, path).await?;
     let scope = Scope { key: key_scope(call, &resolved)?, epks: call.headers.epk_range()? };
     let partition = partition(&call.headers, &resolved, &scope)?;
     let limits =
         PageLimits { rows: call.headers.page_rows()?, bytes: PAGE_BYTES_MAX, items: ITEMS_MAX };
-    let start = start(&call.headers)?;
-    let (group, level) = (partition.group, level(freshness.at(&gateway.node, &partition), start));
-    let request = PartitionRequest::Changes(Box::new(ChangesRequest { start, scope, limits }));
+    let (group, level) = (partition.group, level(freshness.at(&gateway.node, &partition), feed));
+    let request = PartitionRequest::Changes(Box::new(ChangesRequest { feed, scope, limits }));
     let response = gateway.node.read_partition(group, request, level, call.deadline).await?;
+    if let PartitionResponse::ChangesRefused(refusal) = response {
+        return Err(ApiError::BadRequest(refusal.to_string()).into());
+    }
     let PartitionResponse::Changes { lsn, page } = response else {
         unreachable!("`ask_partition` checks what is answered");
     };
@@ -64,11 +67,48 @@ pub(crate) async fn read(
     Ok(reply.charge(Charge::query_page(&work)).data(headers))
 }
 
+/// The feed that the client reads, and where it is.
+fn feed(mode: &str, headers: &RequestHeaders) -> Result<Feed, ApiError> {
+    if mode.eq_ignore_ascii_case(LATEST_VERSION) {
+        return Ok(Feed::LatestVersion(start(headers)?));
+    }
+    if !mode.eq_ignore_ascii_case(ALL_VERSIONS) {
+        return Err(malformed("a-im", mode));
+    }
+    let format = headers.text("x-ms-cosmos-changefeed-wire-format-version")?.unwrap_or_default();
+    if format != WIRE_FORMAT {
+        return Err(ApiError::BadRequest(format!(
+            "The change feed mode All Versions and Deletes has one wire format: send {WIRE_FORMAT} \
+             in the header x-ms-cosmos-changefeed-wire-format-version, not '{format}'."
+        )));
+    }
+    Ok(Feed::AllVersions(history_start(headers)?))
+}
+
+fn malformed(name: &str, text: &str) -> ApiError {
+    ApiError::BadRequest(format!("The value '{text}' of the header {name} is not valid."))
+}
+
+/// Where a client wants to go on that is told of all versions: from now on, or where it was.
+fn history_start(headers: &RequestHeaders) -> Result<HistoryStart, ApiError> {
+    let Some(tag) = headers.text("if-none-match")? else {
+        return Err(ApiError::BadRequest(
+            "The change feed mode All Versions and Deletes begins now or with a continuation, not \
+             in the past: send If-None-Match with * or with an etag of this feed."
+                .to_string(),
+        ));
+    };
+    match tag.trim_matches('"') {
+        "*" => Ok(HistoryStart::Now),
+        place => match FeedPosition::parse(place) {
+            Some(place) => Ok(HistoryStart::After(place)),
+            None => Err(malformed("if-none-match", tag)),
+        },
+    }
+}
+
 /// Where the client wants to go on. A time keeps being sent along with the tag that replaces it.
 fn start(headers: &RequestHeaders) -> Result<FeedStart, ApiError> {
-    let malformed = |name: &str, text: &str| {
-        ApiError::BadRequest(format!("The value '{text}' of the header {name} is not valid."))
-    };
     if let Some(tag) = headers.text("if-none-match")? {
         return match tag.trim_matches('"') {
             "*" => Ok(FeedStart::Now),
@@ -86,11 +126,16 @@ fn start(headers: &RequestHeaders) -> Result<FeedStart, ApiError> {
 
 /// How fresh a replica must be to go on from there. One that has not come as far as the client would
 /// send it back, and "now" is what the leader says.
-fn level(asked_for: ReadLevel, start: FeedStart) -> ReadLevel {
-    match start {
-        FeedStart::Beginning | FeedStart::At(_) => asked_for,
-        FeedStart::After(lsn) => asked_for.and_at_least(lsn),
-        FeedStart::Now => ReadLevel::Linearizable,
+fn level(asked_for: ReadLevel, feed: Feed) -> ReadLevel {
+    match feed {
+        Feed::LatestVersion(FeedStart::Beginning | FeedStart::At(_)) => asked_for,
+        Feed::LatestVersion(FeedStart::After(lsn))
+        | Feed::AllVersions(HistoryStart::After(FeedPosition { lsn, .. })) => {
+            asked_for.and_at_least(lsn)
+        }
+        Feed::LatestVersion(FeedStart::Now) | Feed::AllVersions(HistoryStart::Now) => {
+            ReadLevel::Linearizable
+        }
     }
 }
 
@@ -186,13 +231,18 @@ mod tests {
 
     #[test]
     fn a_feed_never_goes_back() {
-        let after = FeedStart::After(Lsn(7));
+        let after = Feed::LatestVersion(FeedStart::After(Lsn(7)));
         assert_eq!(level(ReadLevel::Any, after), ReadLevel::AtLeast(Lsn(7)));
         assert_eq!(level(ReadLevel::AtLeast(Lsn(9)), after), ReadLevel::AtLeast(Lsn(9)));
         assert_eq!(level(ReadLevel::AtLeast(Lsn(5)), after), ReadLevel::AtLeast(Lsn(7)));
         assert_eq!(level(ReadLevel::Linearizable, after), ReadLevel::Linearizable);
-        assert_eq!(level(ReadLevel::Any, FeedStart::Beginning), ReadLevel::Any);
-        assert_eq!(level(ReadLevel::Any, FeedStart::Now), ReadLevel::Linearizable);
+        let inside = Feed::AllVersions(HistoryStart::After(FeedPosition::parse("7.2").unwrap()));
+        assert_eq!(level(ReadLevel::Any, inside), ReadLevel::AtLeast(Lsn(7)));
+        let beginning = Feed::LatestVersion(FeedStart::Beginning);
+        assert_eq!(level(ReadLevel::Any, beginning), ReadLevel::Any);
+        for now in [Feed::LatestVersion(FeedStart::Now), Feed::AllVersions(HistoryStart::Now)] {
+            assert_eq!(level(ReadLevel::Any, now), ReadLevel::Linearizable);
+        }
     }
 
     #[test]
@@ -205,5 +255,28 @@ mod tests {
         assert_eq!(start_of(&[time, tag]).unwrap(), FeedStart::After(Lsn(7)));
         assert!(start_of(&[("if-none-match", "\"x\"")]).is_err());
         assert!(start_of(&[("if-modified-since", "yesterday")]).is_err());
+    }
+
+    #[test]
+    fn all_versions_are_told_from_now_on_or_from_where_a_reader_was() {
+        let format = ("x-ms-cosmos-changefeed-wire-format-version", WIRE_FORMAT);
+        let feed_of = |pairs: &[(&'static str, &'static str)]| {
+            super::feed(ALL_VERSIONS, &headers(&[pairs, &[format]].concat()))
+        };
+        let after =
+            |place| Feed::AllVersions(HistoryStart::After(FeedPosition::parse(place).unwrap()));
+        let time = ("if-modified-since", "Thu, 01 Jan 1970 00:01:40 GMT");
+        let now = feed_of(&[("if-none-match", "*")]).unwrap();
+        assert_eq!(now, Feed::AllVersions(HistoryStart::Now));
+        assert_eq!(feed_of(&[("if-none-match", "\"7\"")]).unwrap(), after("7"));
+        assert_eq!(feed_of(&[time, ("if-none-match", "\"7.2\"")]).unwrap(), after("7.2"));
+        for wrong in [&[][..], &[time], &[("if-none-match", "\"x\"")], &[("if-none-match", "7.x")]]
+        {
+            assert!(feed_of(wrong).is_err(), "{wrong:?}");
+        }
+        let unformatted = super::feed(ALL_VERSIONS, &headers(&[("if-none-match", "*")]));
+        assert!(unformatted.is_err(), "rows of another form are not sent");
+        assert!(super::feed("Any Feed", &headers(&[])).is_err());
+        assert!(super::feed("incremental feed", &headers(&[])).is_ok());
     }
 }

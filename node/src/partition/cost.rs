@@ -64,6 +64,7 @@ fn of_response(response: &PartitionResponse) -> Charge {
         PartitionResponse::Changes { page, .. } => Charge::query_page(&page.work),
         PartitionResponse::Cleared(_) => Charge::METADATA_READ,
         PartitionResponse::Found(_)
+        | PartitionResponse::ChangesRefused(_)
         | PartitionResponse::QueryRefused(_)
         | PartitionResponse::QueryStopped
         | PartitionResponse::PolicySet(_)

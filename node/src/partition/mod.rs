@@ -15,13 +15,13 @@ mod throttling;
 use std::time::Duration;
 
 use ephemeris_store::catalog::ContainerDefinition;
-use ephemeris_store::change_feed::{FeedPage, FeedStart};
+use ephemeris_store::change_feed::{FeedPage, FeedRefusal, FeedStart, HistoryStart};
 use ephemeris_store::charge::Charge;
 use ephemeris_store::command::{Action, Effect, ItemWrite, Refused, Written};
 use ephemeris_store::ids::{ItemNumber, NodeId};
 use ephemeris_store::ids::{Lsn, ReplicaId};
 use ephemeris_store::indexing::{IndexRules, UniqueKeys};
-use ephemeris_store::item::{Item, ItemKey, LogicalPartition, Stamp};
+use ephemeris_store::item::{FeedPosition, Item, ItemKey, LogicalPartition, Stamp};
 use ephemeris_store::partition::{Backlog, Retention};
 use ephemeris_store::query::{Page, PageLimits, Parameters, QueryError, Resume, Scope};
 use ephemeris_store::time::{Millis, Seconds};
@@ -131,7 +131,10 @@ impl PartitionRequest {
                 | PartitionResponse::QueryRefused(_)
                 | PartitionResponse::QueryStopped,
             )
-            | (Self::Changes(_), PartitionResponse::Changes { .. })
+            | (
+                Self::Changes(_),
+                PartitionResponse::Changes { .. } | PartitionResponse::ChangesRefused(_),
+            )
             | (Self::Clear(_), PartitionResponse::Cleared(_))
             | (Self::SetPolicies { .. }, PartitionResponse::PolicySet(_))
             | (Self::Statistics, PartitionResponse::Statistics(_))
@@ -157,7 +160,7 @@ fn can_do(write: &ItemWrite, effect: Effect) -> bool {
 pub(crate) struct Policies {
     /// How long items live.
     pub(crate) ttl: TtlPolicy,
-    /// How long expiries are remembered.
+    /// How long what happens to items is remembered.
     pub(crate) retention: Option<Retention>,
     /// What is indexed.
     pub(crate) index: IndexRules,
@@ -197,12 +200,31 @@ pub(crate) struct QueryRequest {
 /// One page of the change feed of one partition.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct ChangesRequest {
-    /// Where to begin.
-    pub(crate) start: FeedStart,
+    /// Which feed, and where to begin.
+    pub(crate) feed: Feed,
     /// Which items it is about.
     pub(crate) scope: Scope,
     /// How much to return.
     pub(crate) limits: PageLimits,
+}
+
+/// A mode of the change feed, and where a reader of it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Feed {
+    /// The last version of every item.
+    LatestVersion(FeedStart),
+    /// Everything that happened, as far as it is remembered.
+    AllVersions(HistoryStart),
+}
+
+impl Feed {
+    /// The same feed, behind what was read.
+    fn behind(self, through: FeedPosition) -> Self {
+        match self {
+            Self::LatestVersion(_) => Self::LatestVersion(FeedStart::After(through.lsn)),
+            Self::AllVersions(_) => Self::AllVersions(HistoryStart::After(through)),
+        }
+    }
 }
 
 /// What a partition answers.
@@ -242,6 +264,8 @@ pub(crate) enum PartitionResponse {
         /// The page.
         page: FeedPage,
     },
+    /// There is no such feed, or nothing to go on with.
+    ChangesRefused(FeedRefusal),
     /// The logical partition is empty; the last entry that removed something.
     Cleared(Lsn),
     /// The policy in force.
@@ -262,6 +286,7 @@ impl PartitionResponse {
             | Self::Changes { lsn, .. }
             | Self::Cleared(lsn) => Some(*lsn),
             Self::Found(_)
+            | Self::ChangesRefused(_)
             | Self::QueryRefused(_)
             | Self::QueryStopped
             | Self::PolicySet(_)

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use ephemeris_raft::{Executor, Group, ProposeError, ReadError};
 use ephemeris_store::catalog::Container;
-use ephemeris_store::change_feed::{FeedStart, read_changes};
+use ephemeris_store::change_feed::{read_changes, read_history};
 use ephemeris_store::charge::Charge;
 use ephemeris_store::codec;
 use ephemeris_store::command::{Command, CommandEffect, ItemWrite, Outcome, Proposal, Written};
@@ -41,7 +41,7 @@ use tokio::sync::Mutex;
 
 use super::meter::{Draw, Gauges, Meter, Moment};
 use super::{
-    Burst, ChangesRequest, PartitionError, PartitionRequest, PartitionResponse,
+    Burst, ChangesRequest, Feed, PartitionError, PartitionRequest, PartitionResponse,
     PartitionStatistics, Policies, Price, QueryRequest, ReadLevel, TtlStatus, cost,
 };
 use crate::clock::{self, Instant, Reading, SharedClock, Trust};
@@ -488,7 +488,7 @@ impl PartitionService {
         self.catch_up(level).await?;
         let spec = *self.group.machine().spec();
         let key = self.container()?.definition.key().clone();
-        let ChangesRequest { mut start, scope, limits } = request;
+        let ChangesRequest { mut feed, scope, limits } = request;
         let shared = Arc::new((scope, key));
         loop {
             let page = self.read_page(
@@ -496,12 +496,29 @@ impl PartitionService {
                 |_, _| Ok(None),
                 |view, hi| {
                     let shared = shared.clone();
-                    move || read_changes(&view, &spec, &shared.1, start, &shared.0, limits, hi)
+                    move || {
+                        let (scope, key) = &*shared;
+                        match feed {
+                            Feed::LatestVersion(start) => {
+                                let page =
+                                    read_changes(&view, &spec, key, start, scope, limits, hi);
+                                Ok(page?.map(Ok))
+                            }
+                            Feed::AllVersions(start) => {
+                                let page = read_history(&view, key, start, scope, limits);
+                                page.map(PageOutcome::Page)
+                            }
+                        }
+                    }
                 },
             );
-            let (lsn, mut page) = page.await?;
+            let (lsn, page) = page.await?;
+            let mut page = match page {
+                Ok(page) => page,
+                Err(refusal) => return Ok(PartitionResponse::ChangesRefused(refusal)),
+            };
             if page.rows.is_empty() && page.more {
-                start = FeedStart::After(page.through);
+                feed = feed.behind(page.through);
             } else {
                 page.work.first_page = true;
                 return Ok(PartitionResponse::Changes { lsn, page });

@@ -215,7 +215,7 @@ async fn check_end_state(world: &World, alive: u64) {
                     Table::Items | Table::Numbers | Table::Feed => 1,
                     Table::Index => client::INDEX_ENTRIES,
                     Table::Expiry
-                    | Table::Expired
+                    | Table::History
                     | Table::Unique
                     | Table::Meta
                     | Table::Catalog => 0,

@@ -36,8 +36,8 @@ pub enum Table {
     Meta,
     /// The catalog's rows.
     Catalog,
-    /// Versions that expired, by feed and the LSN of their removal.
-    Expired,
+    /// What happened to items, where it is remembered, by feed and LSN.
+    History,
     /// Values of items by feed, generation, path, value, item number.
     Index,
     /// Item keys by feed, unique key, logical partition, values, item number.
@@ -53,7 +53,7 @@ impl Table {
         Table::Expiry,
         Table::Meta,
         Table::Catalog,
-        Table::Expired,
+        Table::History,
         Table::Index,
         Table::Unique,
     ];
@@ -67,7 +67,7 @@ impl Table {
             Table::Expiry => "expiry",
             Table::Meta => "meta",
             Table::Catalog => "catalog",
-            Table::Expired => "expired",
+            Table::History => "history",
             Table::Index => "index",
             Table::Unique => "unique",
         }

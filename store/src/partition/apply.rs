@@ -42,8 +42,8 @@ pub(super) struct Draft<'p> {
     pub(super) swept: Charge,
     /// What the writes of this entry did so far, for the later ones to see.
     touched: Vec<(ItemKey, Option<Item>)>,
-    /// How many expiries this entry has recorded.
-    pub(super) expired: u16,
+    /// How many changes this entry has recorded.
+    pub(super) recorded: u16,
 }
 
 /// What an operation that is not refused comes to.
@@ -80,7 +80,7 @@ impl Partition {
             due: None,
             swept: Charge::ZERO,
             touched: Vec::new(),
-            expired: 0,
+            recorded: 0,
         };
         draft.state.applied = Some(position);
         let (effect, membership) = match entry {
@@ -131,7 +131,7 @@ impl Draft<'_> {
             Command::Write(writes) => self.write(writes).map(CommandEffect::Write),
             Command::SetTtlPolicy { epoch, policy, retention } => {
                 if self.state.ttl.set_policy(policy, epoch) {
-                    self.state.retention = retention;
+                    self.state.set_retention(retention, FeedPosition::end_of(self.lsn));
                     // Anything may be due under the new policy.
                     self.due = Some(Seconds(0));
                 }
@@ -158,7 +158,7 @@ impl Draft<'_> {
                     self.batch = Batch::default();
                     self.entries.clear();
                     self.unique = UniqueChanges::default();
-                    self.expired = 0;
+                    self.recorded = 0;
                     let spent: Charge = written.iter().map(|one: &Written| one.charge).sum();
                     return Ok(Err(Refused { operation, refusal, charge: spent + charge }));
                 }
@@ -386,7 +386,9 @@ impl Draft<'_> {
         let item = Item { stamp, body: document.body.clone() };
         if let Some(old) = stored {
             self.index(ChangeKind::Delete, (&key, &old.stamp, &old.body))?;
-            self.record_if_expired(&key, old);
+            if self.is_dead(old) {
+                self.record_expired(&key, old);
+            }
             self.forget(&VersionRow::new(&key, old));
             if old.stamp.number != number {
                 let row = self.partition.keys.number(old.stamp.number);
@@ -394,9 +396,15 @@ impl Draft<'_> {
             }
         }
         self.index(ChangeKind::Put, (&key, &item.stamp, &item.body))?;
+        self.record_stored(&key, &item, stored.filter(|old| !self.is_dead(old)));
         self.add(&key, &item);
         self.touched.push((key, Some(item)));
         Ok(stamp)
+    }
+
+    /// Sees to it that somebody looks at the partition then.
+    pub(super) fn note_due(&mut self, second: Seconds) {
+        self.due = Some(self.due.map_or(second, |due| due.min(second)));
     }
 
     /// Writes every row of a version.
@@ -410,15 +418,16 @@ impl Draft<'_> {
             self.batch.put(Table::Expiry, &expiry_key(group, expiry), &row);
         }
         self.batch.put(Table::Feed, &feed_key(group, FeedPosition::of(&item.stamp)), &row);
-        let expiry = self.state.ttl.expiry(ttl, ts);
-        self.due = [self.due, expiry].into_iter().flatten().min();
+        if let Some(expiry) = self.state.ttl.expiry(ttl, ts) {
+            self.note_due(expiry);
+        }
         self.state.items += 1;
         self.state.bytes += item.body.len() as u64;
     }
 
     /// Removes every row of a version.
     pub(super) fn remove(&mut self, key: &ItemKey, item: &Item) -> Result<(), Fault> {
-        self.record_if_expired(key, item);
+        self.record_removed(key, item);
         self.index(ChangeKind::Delete, (key, &item.stamp, &item.body))?;
         self.remove_rows(&VersionRow::new(key, item));
         self.touched.push((key.clone(), None));

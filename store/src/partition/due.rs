@@ -41,7 +41,7 @@ impl Due {
 }
 
 impl Partition {
-    /// The earliest second in which an item may fall due or wait to be swept, or a record of an expiry
+    /// The earliest second in which an item may fall due or wait to be swept, or a record of what happened
     /// to be dropped, as far as is known; none if nothing ever will, unless something is written.
     pub fn due(&self) -> Option<Seconds> {
         self.due.get()

@@ -9,7 +9,7 @@ mod apply;
 mod backlog;
 mod cursors;
 mod due;
-mod expiries;
+mod history;
 mod index;
 mod read;
 mod scan;
@@ -22,14 +22,14 @@ use serde::{Deserialize, Serialize};
 
 pub use backlog::Backlog;
 use cursors::SweepCursors;
-pub use expiries::{ExpiryRecord, Retention};
+pub use history::{Change, ChangeRecord, Image, Retention};
 pub use read::{Fetched, PageOutcome, PartitionView};
 pub use scan::{IndexCursor, IndexEntry, ItemCursor, ItemRef};
 
 use crate::engine::{Batch, Engine, Fault, KeyRange, Read, Table};
 use crate::ids::{ContainerNumber, GroupId, Lsn};
 use crate::indexing::{IndexState, UniqueKeys};
-use crate::item::ContainerKeys;
+use crate::item::{ContainerKeys, FeedPosition};
 use crate::machine::{self, Entry, LogId, Machine, Membership, MetaTag, Progress};
 use crate::partition_key::SlotRange;
 use crate::ttl::TtlState;
@@ -58,8 +58,10 @@ pub struct PartitionState {
     bytes: u64,
     /// How far the sweeper came.
     swept: SweepCursors,
-    /// How long expiries are remembered; none if they are not.
+    /// How long what happens to items is remembered; none if it is not.
     retention: Option<Retention>,
+    /// Everything behind this place is remembered, if anything is.
+    history_start: FeedPosition,
     /// Checksum over everything ever changed; equal on replicas at the same position.
     digest: u32,
 }
@@ -173,7 +175,7 @@ impl Partition {
         let by_slot = [Table::Items, Table::Numbers];
         let mut ranges: Vec<_> =
             by_slot.into_iter().map(|table| keys.slots(table, spec.slots)).collect();
-        for table in [Table::Expiry, Table::Feed, Table::Expired, Table::Index, Table::Unique] {
+        for table in [Table::Expiry, Table::Feed, Table::History, Table::Index, Table::Unique] {
             ranges.push(KeyRange::prefix(table, spec.group.0.to_be_bytes().to_vec()));
         }
         ranges

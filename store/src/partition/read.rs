@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Partition, PartitionSpec, PartitionState};
 use crate::engine::{Fault, KeyRange, Read, Row, Rows, Table};
-use crate::ids::{ItemNumber, Lsn};
+use crate::ids::{ContainerNumber, ItemNumber, Lsn};
 use crate::indexing::IndexState;
 use crate::item::{ContainerKeys, Item, ItemKey};
 use crate::time::{Millis, Seconds};
@@ -54,6 +54,16 @@ pub enum PageOutcome<P> {
     InDoubt(Seconds),
 }
 
+impl<P> PageOutcome<P> {
+    /// The same of another kind of page.
+    pub fn map<Q>(self, turn: impl FnOnce(P) -> Q) -> PageOutcome<Q> {
+        match self {
+            PageOutcome::Page(page) => PageOutcome::Page(turn(page)),
+            PageOutcome::InDoubt(expiry) => PageOutcome::InDoubt(expiry),
+        }
+    }
+}
+
 /// A partition as it was at one moment.
 #[derive(Clone)]
 pub struct PartitionView {
@@ -100,6 +110,11 @@ impl PartitionView {
     /// The state of that moment.
     pub fn state(&self) -> &PartitionState {
         &self.state
+    }
+
+    /// The container.
+    pub fn container(&self) -> ContainerNumber {
+        self.spec.container
     }
 
     /// The keys of the container.

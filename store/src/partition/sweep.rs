@@ -36,7 +36,7 @@ impl Draft<'_> {
         more |= self.find_inheriting(limit, &mut dead)?;
         let removed = u32::try_from(dead.len()).expect("no more than the limit");
         self.remove_dead(&dead)?;
-        let (trimmed, more_to_trim) = self.trim_expiries(limit)?;
+        let (trimmed, more_to_trim) = self.trim_history()?;
         more |= more_to_trim;
         Ok(CommandEffect::Swept { removed, trimmed, more, charge: self.swept })
     }
@@ -90,7 +90,7 @@ impl Draft<'_> {
     /// it has index entries.
     fn remove_dead(&mut self, dead: &[VersionRow]) -> Result<(), Fault> {
         let partition = self.partition;
-        let is_recorded = self.state.retention.is_some();
+        let is_recorded = self.state.remembers();
         let is_read = |version: &&VersionRow| is_recorded || self.has_entries(&version.item);
         let read = dead.iter().filter(is_read);
         let mut read: Vec<(Vec<u8>, &VersionRow)> =
@@ -105,7 +105,7 @@ impl Draft<'_> {
             let (version, (stamp, body)) = (versions[at], Item::split(row)?);
             assert_eq!(stamp, version.stamp, "a row leads to the last version");
             if is_recorded {
-                self.record_if_expired(&version.item, &Item { stamp, body: body.to_vec() });
+                self.record_expired(&version.item, &Item { stamp, body: body.to_vec() });
             }
             self.index(ChangeKind::Delete, (&version.item, &stamp, body))
         })?;

@@ -80,7 +80,7 @@ pub(crate) fn feed(world: &World, partition: &Partition, hi: u64) -> Option<Vec<
         if !page.more {
             return Some(rows);
         }
-        start = FeedStart::After(page.through);
+        start = FeedStart::After(page.through.lsn);
     }
 }
 

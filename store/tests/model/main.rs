@@ -13,6 +13,7 @@ mod indexes;
 mod looks;
 mod naive;
 mod races;
+mod retold;
 mod scenarios;
 #[path = "../support/query.rs"]
 mod support;
@@ -208,7 +209,7 @@ proptest! {
                 Table::Items | Table::Numbers | Table::Feed | Table::Unique => live.len(),
                 Table::Expiry => own,
                 Table::Meta => 3 + index_rows(&world.leader.partition.index()),
-                Table::Catalog | Table::Expired => 0,
+                Table::Catalog | Table::History => 0,
                 // `the_index_holds_the_entries_of_what_is_stored` says which.
                 Table::Index => continue,
             };
@@ -258,6 +259,19 @@ proptest! {
             prop_assert!(entries.len() <= stored.len(), "{:?} after {:?}", entries, step);
             Ok(())
         })?;
+    }
+
+    /// R13: who follows the feed of all versions and deletes is told of every version once, in order, and
+    /// knows at any time what is stored; what expired is told as such, and before what comes after it.
+    #[test]
+    fn r13_the_feed_of_all_versions_tells_everything_once(steps in history(STEPS_MAX)) {
+        let (mut world, mut reader) = (World::that_remembers(), retold::Reader::default());
+        for step in &steps {
+            world.step(step);
+            prop_assert_eq!(reader.follow(&world), Ok(()), "after {:?}", step);
+        }
+        while let Done::Swept { more: true, .. } = world.sweep(2, 0, &standing()) {}
+        prop_assert_eq!(reader.follow(&world), Ok(()));
     }
 
     /// What reads entries alone is told of every item that is not surely alive.

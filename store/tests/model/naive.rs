@@ -95,6 +95,16 @@ impl Model {
         (!last.deleted && !self.is_dead(last)).then_some(last)
     }
 
+    /// True if the version with this serial is dead.
+    pub(crate) fn has_expired(&self, serial: u64) -> bool {
+        self.versions.iter().any(|version| version.serial == serial && self.is_dead(version))
+    }
+
+    /// True if somebody deleted the version with this serial.
+    pub(crate) fn was_deleted(&self, serial: u64) -> bool {
+        self.versions.iter().any(|version| version.serial == serial && version.deleted)
+    }
+
     /// The first step of every entry.
     pub(crate) fn advance(&mut self, lo: u64, hi: u64, readings: &[u64]) {
         let jumps = lo > self.clock + JUMP;

@@ -15,7 +15,7 @@ use ephemeris_store::ids::{ContainerNumber, DatabaseNumber, Etag, GroupId, ItemI
 use ephemeris_store::indexing::{self, IndexRules, UniqueKeys};
 use ephemeris_store::item::{ItemKey, LogicalPartition};
 use ephemeris_store::machine::{self, Entry, LogId, Machine as _, Progress};
-use ephemeris_store::partition::{Partition, PartitionSpec};
+use ephemeris_store::partition::{Partition, PartitionSpec, Retention};
 use ephemeris_store::partition_key::{KeyDefinition, KeyKind, PartitionKey, SlotRange};
 use ephemeris_store::patch::PatchRequest;
 use ephemeris_store::snapshot::{Chunk, Exporter, Installer};
@@ -57,6 +57,8 @@ pub(crate) struct World {
     pub(crate) rules: DocumentRules,
     /// The policies whose entries serve and are wanted: places in `indexes::POLICIES`.
     pub(crate) index: Index,
+    /// How long the container remembers what happens, once it has a policy.
+    retention: Option<Retention>,
 }
 
 /// What the history asked of the index.
@@ -206,6 +208,11 @@ impl World {
         Self::over(MemoryEngine::new(), spec(1, 1))
     }
 
+    /// A world that remembers what happens, and for long.
+    pub(crate) fn that_remembers() -> Self {
+        Self { retention: Some(Retention(NonZeroU32::MAX)), ..Self::new() }
+    }
+
     /// Another partition, on the same disk as this one's leader.
     pub(crate) fn beside(&self, spec: PartitionSpec) -> Self {
         Self::over(self.leader.engine.clone(), spec)
@@ -227,6 +234,7 @@ impl World {
             etags: BTreeMap::new(),
             rules: DocumentRules::new(key, index),
             index: Index { serving: NO_INDEX, wanted: NO_INDEX, epoch: 0 },
+            retention: None,
         };
         let keys = UniqueKeys::new(1, vec![vec![vec!["u".into()]]]);
         let nothing = (ClockInterval::exact(Millis(0)), None);
@@ -352,7 +360,8 @@ impl World {
         let ttl = default_ttl.map(|ttl| TimeToLive::from_seconds(ttl).expect("a valid default"));
         let policy = TtlPolicy::from_default_ttl(ttl);
         let epoch_set = PolicyEpoch(epoch);
-        let command = Command::SetTtlPolicy { epoch: epoch_set, policy, retention: None };
+        let retention = self.retention;
+        let command = Command::SetTtlPolicy { epoch: epoch_set, policy, retention };
         let effect = self.propose(command, reading);
         self.model.set_policy(default_ttl, epoch);
         assert_eq!(effect, CommandEffect::PolicySet(PolicyEpoch(self.model.epoch)));

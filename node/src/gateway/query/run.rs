@@ -223,6 +223,7 @@ impl QueryRun<'_> {
             | PartitionResponse::Changes { .. }
             | PartitionResponse::Cleared(_)
             | PartitionResponse::PolicySet(_)
+            | PartitionResponse::ChangesRefused(_)
             | PartitionResponse::Statistics(_)
             | PartitionResponse::TtlStatus(_) => {
                 unreachable!("`ask_partition` checks what is answered")
