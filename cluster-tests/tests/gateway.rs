@@ -300,6 +300,13 @@ async fn unknown_paths_and_methods_are_refused() {
     for method in [Method::OPTIONS, Method::TRACE] {
         world.refused(method.as_str(), Call::new(method.clone(), "/dbs"), 405, 0).await;
     }
+    for (method, path) in [
+        (Method::PUT, "/admin/ttl"),
+        (Method::POST, "/admin/status"),
+        (Method::GET, "/admin/forget-node"),
+    ] {
+        world.refused(path, Call::new(method, path), 405, 0).await;
+    }
     let head = world.client.ask(Call::new(Method::HEAD, "/dbs")).await;
     assert_eq!(head.status, 405, "HEAD is no verb of the protocol");
     world.check_health().await;

@@ -98,6 +98,7 @@ pub(crate) async fn answer(gateway: &Gateway, call: &Call, what: &str) -> Result
         }
         ("ttl", Verb::Post) => ttl::switch(gateway, call).await,
         ("forget-node", Verb::Post) => forget_node(gateway, call).await,
+        ("status" | "ttl" | "forget-node", _) => Err(call.not_allowed()),
         _ => Err(ApiError::UnknownPath(format!("admin/{what}")).into()),
     }
 }

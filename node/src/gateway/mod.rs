@@ -114,7 +114,8 @@ impl Call {
         })
     }
 
-    fn not_allowed(&self) -> Failure {
+    /// The answer to a method that the resource does not have.
+    pub(crate) fn not_allowed(&self) -> Failure {
         ApiError::MethodNotAllowed { method: format!("{:?}", self.verb).to_uppercase() }.into()
     }
 }
