@@ -31,8 +31,8 @@ use tokio::time::{sleep, timeout};
 use super::simulation::{GROUP, replica, spec};
 use super::sweeper::Sweeper;
 use super::{
-    Burst, ChangesRequest, PartitionError, PartitionRequest, PartitionResponse, PartitionService,
-    Price, QueryRequest, ReadLevel, cost,
+    Burst, ChangesRequest, Feed, PartitionError, PartitionRequest, PartitionResponse,
+    PartitionService, Price, QueryRequest, ReadLevel, cost,
 };
 use crate::clock::{Instant, SystemClock, TimeSource, monotonic};
 use crate::placement::Directory;
@@ -380,12 +380,12 @@ fn sweeping_changes_no_charge() {
         sleep(Duration::from_secs(4)).await;
         let charges = async || {
             let mut charges = Vec::new();
-            let start = FeedStart::Beginning;
+            let feed = Feed::LatestVersion(FeedStart::Beginning);
             let limits = PageLimits { rows: 100, bytes: 4 << 20, items: 1000 };
-            let feed = ChangesRequest { start, scope: Scope::default(), limits };
+            let changes = ChangesRequest { feed, scope: Scope::default(), limits };
             for request in [
                 query(),
-                PartitionRequest::Changes(Box::new(feed)),
+                PartitionRequest::Changes(Box::new(changes)),
                 PartitionRequest::Read(item_key("i7")),
                 PartitionRequest::Read(item_key("never")),
                 PartitionRequest::Read(item_key("alive")),

@@ -89,12 +89,11 @@ impl Throughput {
         let maximum = settings["maxThroughput"].as_i64().ok_or(InvalidThroughput::Malformed)?;
         let maximum = checked("autoscale", maximum, AUTOSCALE_RU_MIN, AUTOSCALE_RU_STEP)?;
         let increment = &settings["autoUpgradePolicy"]["throughputPolicy"]["incrementPercent"];
-        let increment_percent = match increment {
-            Value::Null => None,
-            percent => {
-                let percent = percent.as_u64().and_then(|percent| u32::try_from(percent).ok());
-                Some(percent.ok_or(InvalidThroughput::Malformed)?)
-            }
+        let increment_percent = if increment.is_null() {
+            None
+        } else {
+            let percent = increment.as_u64().and_then(|percent| u32::try_from(percent).ok());
+            Some(percent.ok_or(InvalidThroughput::Malformed)?)
         };
         Ok(Throughput::Autoscale(Autoscale { maximum, increment_percent }))
     }

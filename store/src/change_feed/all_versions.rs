@@ -83,7 +83,7 @@ pub fn read_history(
         }
         page.work.items_loaded += 1;
         page.work.bytes_loaded += record.change.bytes() as u64;
-        let row = to_json(position, record, key, view.container())?;
+        let row = to_json(position, &record, key, view.container())?;
         bytes += row.len();
         page.rows.push(row.into());
     }
@@ -94,7 +94,7 @@ pub fn read_history(
 /// `{"current", "previous", "metadata"}`, as the wire format of 2021-09-15 has it.
 fn to_json(
     position: FeedPosition,
-    record: ChangeRecord,
+    record: &ChangeRecord,
     key: &KeyDefinition,
     container: ContainerNumber,
 ) -> Result<Vec<u8>, Fault> {

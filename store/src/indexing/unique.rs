@@ -105,9 +105,9 @@ impl UniqueKeys {
         let partition = partition.map_err(|error| Fault::corrupt("items", error))?;
         let needed = Needed::members_at(self.keys.iter().flatten());
         let body = Value::read(body, &needed).map_err(|error| Fault::corrupt("items", error))?;
-        let at = |path: &Vec<String>| match path.iter().fold(&body, |at, name| at.member(name)) {
-            Value::Undefined => Value::Null,
-            value => value.clone(),
+        let at = |path: &Vec<String>| {
+            let value = path.iter().fold(&body, |at, name| at.member(name));
+            if value.is_defined() { value.clone() } else { Value::Null }
         };
         let entry = |(key, paths): (usize, &Vec<Vec<String>>)| {
             let values: Vec<Value> = paths.iter().map(at).collect();
@@ -115,7 +115,9 @@ impl UniqueKeys {
             prefix.extend_from_slice(&group.0.to_be_bytes());
             prefix.push(u8::try_from(key).expect("a container has few unique keys"));
             prefix.extend_from_slice(partition);
-            values.iter().for_each(|value| key::put_value(&mut prefix, value));
+            for value in &values {
+                key::put_value(&mut prefix, value);
+            }
             UniqueEntry { key, values, prefix }
         };
         Ok(self.keys.iter().enumerate().map(entry).collect())

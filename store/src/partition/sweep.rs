@@ -91,13 +91,13 @@ impl Draft<'_> {
     fn remove_dead(&mut self, dead: &[VersionRow]) -> Result<(), Fault> {
         let partition = self.partition;
         let is_recorded = self.state.remembers();
-        let is_read = |version: &&VersionRow| is_recorded || self.has_entries(&version.item);
-        let read = dead.iter().filter(is_read);
-        let mut read: Vec<(Vec<u8>, &VersionRow)> =
-            read.map(|version| (partition.keys.item(&version.item), version)).collect();
+        let must_be_read = |version: &&VersionRow| is_recorded || self.has_entries(&version.item);
+        let key = |version: &VersionRow| partition.keys.item(&version.item);
+        let mut keyed: Vec<(Vec<u8>, &VersionRow)> =
+            dead.iter().filter(must_be_read).map(|version| (key(version), version)).collect();
         // Items that died together often stand together.
-        read.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
-        let (keys, versions): (Vec<_>, Vec<_>) = read.into_iter().unzip();
+        keyed.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        let (keys, versions): (Vec<_>, Vec<_>) = keyed.into_iter().unzip();
         engine::visit(&*partition.engine, Table::Items, &keys, |at, row| {
             let Some(row) = row else {
                 return Err(Fault::corrupt("expiry", "an index row without its item"));
@@ -110,8 +110,8 @@ impl Draft<'_> {
             self.index(ChangeKind::Delete, (&version.item, &stamp, body))
         })?;
         for version in dead {
-            let is_dead = self.state.ttl.is_dead(version.stamp.ttl, version.stamp.ts);
-            assert!(is_dead, "the sweeper removes only dead items");
+            let dead = self.state.ttl.is_dead(version.stamp.ttl, version.stamp.ts);
+            assert!(dead, "the sweeper removes only dead items");
             let bytes = usize::try_from(version.body_bytes).expect("a body fits in memory");
             self.swept += Charge::create(bytes, version.stamp.indexed_values);
             self.remove_rows(version);
