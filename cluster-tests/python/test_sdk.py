@@ -84,11 +84,13 @@ def test_a_stale_etag_is_412(container):
     assert container.replace_item("1", {"id": "1", "pk": "a", "n": 3}, **fresh)["n"] == 3
 
 
-def test_a_partition_key_that_differs_from_the_header_is_400(container):
-    container.create_item({"id": "1", "pk": "a"})
-    with pytest.raises(CosmosHttpResponseError) as error:
-        container.replace_item("1", {"id": "2", "pk": "a"})
-    assert error.value.status_code == 400
+def test_a_replacement_may_give_another_id(container):
+    created = container.create_item({"id": "1", "pk": "a"})
+    renamed = container.replace_item("1", {"id": "2", "pk": "a"})
+    assert container.read_item("2", "a") == renamed
+    assert renamed["_rid"] == created["_rid"]
+    with pytest.raises(CosmosResourceNotFoundError):
+        container.read_item("1", "a")
 
 
 def test_every_json_value_comes_back_as_it_went(container):
