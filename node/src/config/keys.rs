@@ -162,8 +162,8 @@ mod tests {
         Settings::default()
     }
 
-    fn key(byte: u8) -> Option<Secret> {
-        Some(Secret(STANDARD.encode([byte; 64])))
+    fn key(byte: u8) -> Secret {
+        Secret(STANDARD.encode([byte; 64]))
     }
 
     fn keys(settings: &Settings) -> Result<AccountKeys, InvalidSettings> {
@@ -178,7 +178,7 @@ mod tests {
         assert!(message.contains("--allow-emulator-key"), "{message}");
         let allowed = Settings { allow_emulator_key: true, ..open.clone() };
         assert!(keys(&allowed).is_ok());
-        let keyed = Settings { key: key(7), ..open };
+        let keyed = Settings { key: Some(key(7)), ..open };
         assert!(!keys(&keyed).unwrap().emulator);
     }
 
@@ -189,26 +189,28 @@ mod tests {
             assert!(keys(&settings).is_err(), "{wrong}");
         }
         for alone in [
-            Settings { secondary_key: key(7), ..settings() },
-            Settings { read_only_key: key(7), ..settings() },
+            Settings { secondary_key: Some(key(7)), ..settings() },
+            Settings { read_only_key: Some(key(7)), ..settings() },
         ] {
             assert!(keys(&alone).is_err());
         }
-        let same = Settings { key: key(7), secondary_read_only_key: key(7), ..settings() };
+        let same =
+            Settings { key: Some(key(7)), secondary_read_only_key: Some(key(7)), ..settings() };
         assert!(keys(&same).is_err());
         let no_file = Settings { key_file: Some("/nowhere/key".into()), ..settings() };
         assert!(keys(&no_file).unwrap_err().to_string().contains("/nowhere/key"));
-        let twice = Settings { key: key(7), key_file: Some("/nowhere/key".into()), ..settings() };
+        let twice =
+            Settings { key: Some(key(7)), key_file: Some("/nowhere/key".into()), ..settings() };
         assert!(keys(&twice).unwrap_err().to_string().contains("both"));
     }
 
     #[test]
     fn keys_may_be_two_that_write_and_two_that_read() {
         let all = Settings {
-            key: key(1),
-            secondary_key: key(2),
-            read_only_key: key(3),
-            secondary_read_only_key: key(4),
+            key: Some(key(1)),
+            secondary_key: Some(key(2)),
+            read_only_key: Some(key(3)),
+            secondary_read_only_key: Some(key(4)),
             ..settings()
         };
         let keys = keys(&all).unwrap();
@@ -232,7 +234,7 @@ mod tests {
 
     #[test]
     fn nothing_shows_a_key() {
-        let settings = Settings { key: key(7), ..settings() };
+        let settings = Settings { key: Some(key(7)), ..settings() };
         let config = NodeConfig::single(&settings).unwrap();
         let shown = format!("{settings:?} {config:?}");
         assert!(!shown.contains(&STANDARD.encode([7; 64])), "{shown}");

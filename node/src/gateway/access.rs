@@ -82,15 +82,18 @@ impl Access {
 
 impl Intent {
     fn of(call: &Call, target: &Target) -> Self {
-        match call.verb {
-            Verb::Get => Intent::Read,
-            Verb::Put | Verb::Patch | Verb::Delete => Intent::Write,
-            Verb::Post if answers_queries(target) => match call.headers.post_kind() {
-                PostKind::Query | PostKind::QueryPlan => Intent::Read,
-                PostKind::Batch | PostKind::Upsert | PostKind::Create => Intent::Write,
-            },
-            Verb::Post => Intent::Write,
-        }
+        let only_asks = match call.verb {
+            Verb::Get => true,
+            Verb::Put | Verb::Patch | Verb::Delete => false,
+            Verb::Post => {
+                answers_queries(target)
+                    && match call.headers.post_kind() {
+                        PostKind::Query | PostKind::QueryPlan => true,
+                        PostKind::Batch | PostKind::Upsert | PostKind::Create => false,
+                    }
+            }
+        };
+        if only_asks { Intent::Read } else { Intent::Write }
     }
 }
 

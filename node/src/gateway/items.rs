@@ -71,12 +71,11 @@ pub(crate) async fn replace(
     let place = definition.place(&key);
     let to = ItemKey::new(&place, &key, &id);
     call.access.check_item(&to, definition)?;
-    let item = match resolved.item_number(segment) {
-        Some(_) => locate(gateway, call, &resolved, segment).await?,
-        None => {
-            let id = ItemId::try_from(segment.to_string()).map_err(ApiError::from)?;
-            ItemKey::new(&place, &key, &id)
-        }
+    let item = if resolved.item_number(segment).is_some() {
+        locate(gateway, call, &resolved, segment).await?
+    } else {
+        let id = ItemId::try_from(segment.to_string()).map_err(ApiError::from)?;
+        ItemKey::new(&place, &key, &id)
     };
     if !LogicalPartition::new(&place, &key).holds(&item) {
         return Err(Failure::in_body(ApiError::KeyMismatch));

@@ -57,7 +57,7 @@ pub(crate) use reply::Reply;
 use access::Access;
 use auth::Verifier;
 use headers::{PostKind, RequestHeaders};
-use path::{ContainerPath, Target};
+use path::{ContainerPath, Target, UserPath};
 
 use crate::admin;
 use crate::clock::{self, Instant};
@@ -359,23 +359,13 @@ async fn dispatch(gateway: &Gateway, call: &Call, target: &Target) -> Result<Rep
             Verb::Post => users::post(gateway, call, database).await,
             Verb::Put | Verb::Patch | Verb::Delete => Err(call.not_allowed()),
         },
-        Target::User(path) => match call.verb {
-            Verb::Get => users::read(gateway, call, path).await,
-            Verb::Put => users::replace(gateway, call, path).await,
-            Verb::Delete => users::delete(gateway, call, path).await,
-            Verb::Post | Verb::Patch => Err(call.not_allowed()),
-        },
+        Target::User(path) => dispatch_user(gateway, call, path).await,
         Target::Permissions(path) => match call.verb {
             Verb::Get => permissions::list(gateway, call, path).await,
             Verb::Post => permissions::post(gateway, call, path).await,
             Verb::Put | Verb::Patch | Verb::Delete => Err(call.not_allowed()),
         },
-        Target::Permission(path, name) => match call.verb {
-            Verb::Get => permissions::read(gateway, call, path, name).await,
-            Verb::Put => permissions::replace(gateway, call, path, name).await,
-            Verb::Delete => permissions::delete(gateway, call, path, name).await,
-            Verb::Post | Verb::Patch => Err(call.not_allowed()),
-        },
+        Target::Permission(path, name) => dispatch_permission(gateway, call, path, name).await,
         Target::Clear(path) => match call.verb {
             Verb::Post => items::clear(gateway, call, path).await,
             Verb::Get | Verb::Put | Verb::Patch | Verb::Delete => Err(call.not_allowed()),
@@ -446,6 +436,29 @@ async fn dispatch_script(
             ScriptKind::Trigger | ScriptKind::UserDefinedFunction => Err(call.not_allowed()),
         },
         Verb::Patch => Err(call.not_allowed()),
+    }
+}
+
+async fn dispatch_user(gateway: &Gateway, call: &Call, path: &UserPath) -> Result<Reply, Failure> {
+    match call.verb {
+        Verb::Get => users::read(gateway, call, path).await,
+        Verb::Put => users::replace(gateway, call, path).await,
+        Verb::Delete => users::delete(gateway, call, path).await,
+        Verb::Post | Verb::Patch => Err(call.not_allowed()),
+    }
+}
+
+async fn dispatch_permission(
+    gateway: &Gateway,
+    call: &Call,
+    path: &UserPath,
+    name: &str,
+) -> Result<Reply, Failure> {
+    match call.verb {
+        Verb::Get => permissions::read(gateway, call, path, name).await,
+        Verb::Put => permissions::replace(gateway, call, path, name).await,
+        Verb::Delete => permissions::delete(gateway, call, path, name).await,
+        Verb::Post | Verb::Patch => Err(call.not_allowed()),
     }
 }
 

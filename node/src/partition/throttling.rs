@@ -382,10 +382,10 @@ fn sweeping_changes_no_charge() {
             let mut charges = Vec::new();
             let feed = Feed::LatestVersion(FeedStart::Beginning);
             let limits = PageLimits { rows: 100, bytes: 4 << 20, items: 1000 };
-            let changes = ChangesRequest { feed, scope: Scope::default(), limits };
+            let page = ChangesRequest { feed, scope: Scope::default(), limits };
             for request in [
                 query(),
-                PartitionRequest::Changes(Box::new(changes)),
+                PartitionRequest::Changes(Box::new(page)),
                 PartitionRequest::Read(item_key("i7")),
                 PartitionRequest::Read(item_key("never")),
                 PartitionRequest::Read(item_key("alive")),

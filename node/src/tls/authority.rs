@@ -165,7 +165,7 @@ mod tests {
     const LIFETIME: Duration = Duration::from_hours(24);
 
     fn now() -> SystemTime {
-        SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000)
+        SystemTime::UNIX_EPOCH + Duration::from_hours(500_000)
     }
 
     fn names() -> Vec<String> {

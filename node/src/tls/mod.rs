@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     fn now() -> SystemTime {
-        SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000)
+        SystemTime::UNIX_EPOCH + Duration::from_hours(500_000)
     }
 
     /// Files of a certificate made for tests.
