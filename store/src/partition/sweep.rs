@@ -95,7 +95,7 @@ impl Draft<'_> {
         let key = |version: &VersionRow| partition.keys.item(&version.item);
         let mut keyed: Vec<(Vec<u8>, &VersionRow)> =
             dead.iter().filter(must_be_read).map(|version| (key(version), version)).collect();
-        // Items that died together often stand together.
+        // Items that died together often stand together. What one sweep records is in this order, too.
         keyed.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         let (keys, versions): (Vec<_>, Vec<_>) = keyed.into_iter().unzip();
         engine::visit(&*partition.engine, Table::Items, &keys, |at, row| {
