@@ -121,7 +121,7 @@ impl PatchRequest {
     ///
     /// `shown` is the item as clients see it, which is what the condition is about.
     pub fn carry_out(&self, body: &[u8], shown: &[u8]) -> Result<Document, PatchFailure> {
-        let patch = Patch::parse(&self.text, self.rules.key())
+        let patch = Patch::parse(&self.text, &self.rules)
             .map_err(|error| PatchFailure::Result(error.to_string()))?;
         if !patch.condition_holds(shown) {
             return Err(PatchFailure::Condition);
@@ -153,7 +153,8 @@ impl PatchRequest {
 
 impl Patch {
     /// Reads a request and refuses what could never be carried out.
-    pub fn parse(text: &[u8], key: &KeyDefinition) -> Result<Self, InvalidPatch> {
+    pub fn parse(text: &[u8], rules: &DocumentRules) -> Result<Self, InvalidPatch> {
+        let key = rules.key();
         let request: Value = serde_json::from_slice(text)
             .map_err(|error| InvalidPatch::Malformed(error.to_string()))?;
         let (listed, condition) = match &request {
@@ -181,7 +182,9 @@ impl Patch {
         }
         let condition = match condition {
             None | Some(Value::Null) => None,
-            Some(Value::String(text)) => Some(CompiledQuery::condition(text)?),
+            Some(Value::String(text)) => {
+                Some(CompiledQuery::condition(text, rules.index().metric())?)
+            }
             Some(_) => return Err(malformed("'condition' must be a string")),
         };
         Ok(Self { operations, condition })

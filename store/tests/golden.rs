@@ -28,7 +28,8 @@ use ephemeris_store::partition_key::{KeyDefinition, KeyKind, PartitionKey, SlotR
 use ephemeris_store::patch::PatchRequest;
 use ephemeris_store::query::client_plan::{ClientPlan, Features, PlanRefusal};
 use ephemeris_store::query::{
-    CompiledQuery, ComputedProperties, Halt, Moment, PageLimits, Parameters, Run, Scope, Value,
+    CompiledQuery, ComputedProperties, Halt, Metric, Moment, PageLimits, Parameters, Run, Scope,
+    Value,
 };
 use ephemeris_store::time::{ClockInterval, Millis, Seconds};
 use ephemeris_store::ttl::{Life, PolicyEpoch, TimeToLive, TtlPolicy, Vouchers};
@@ -527,14 +528,19 @@ impl Runner {
         Ok(text)
     }
 
-    /// `policy JSON`: the container's indexing policy, completed.
+    /// `policy JSON [space=Geography|Geometry]`: the container's indexing policy, completed.
     fn policy(&mut self, args: &mut ArgumentConsumer<'_>) -> Answer {
         let policy = serde_json::from_str(args.next_pos().ok_or("which policy?")?)?;
         let policy = match indexing::complete(Some(&policy)) {
             Ok(policy) => policy,
             Err(error) => return Ok(format!("refused: {error}\n")),
         };
-        let rules = IndexRules::new(&policy)?;
+        let metric = match args.take_key("space").unwrap_or("Geography") {
+            "Geography" => Metric::Geography,
+            "Geometry" => Metric::Geometry,
+            _ => return Err("no such space".into()),
+        };
+        let rules = IndexRules::new(&policy)?.with_metric(metric);
         self.rules = DocumentRules::new(self.rules.key().clone(), rules.clone());
         let next = PolicyEpoch(self.partition.index().epoch().0 + 1);
         let epoch =

@@ -152,7 +152,7 @@ pub(crate) async fn patch(
     let resolved = gateway.container(call, path).await?;
     let precondition = call.headers.precondition()?;
     let rules = resolved.container.definition.rules();
-    Patch::parse(&call.body, rules.key()).map_err(Failure::in_body)?;
+    Patch::parse(&call.body, rules).map_err(Failure::in_body)?;
     let key = locate(gateway, call, &resolved, segment).await?;
     let request = PatchRequest { text: call.body.to_vec(), rules: rules.clone() };
     let write = ItemWrite { key, precondition, action: Action::Patch(request) };

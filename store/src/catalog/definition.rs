@@ -12,7 +12,9 @@ use crate::indexing::{
 };
 use crate::partition::Retention;
 use crate::partition_key::{InvalidPath, KeyDefinition, KeyKind, PATHS_MAX, parse_path};
-use crate::query::{CompiledQuery, ComputedProperties, InvalidComputed, Parameters, QueryError};
+use crate::query::{
+    CompiledQuery, ComputedProperties, InvalidComputed, Metric, Parameters, QueryError,
+};
 use crate::ttl::{InvalidTtl, TimeToLive, TtlPolicy};
 
 /// Properties of a container that clients set; everything else in a body is dropped.
@@ -124,7 +126,8 @@ impl ContainerDefinition {
         json.insert("partitionKey".into(), completed_key);
         let policy = indexing::complete(json.get("indexingPolicy"))?;
         let names = computed.names().map(String::from);
-        let index = IndexRules::new(&policy)?.with_computed(names);
+        let metric = complete_geospatial(&mut json)?;
+        let index = IndexRules::new(&policy)?.with_computed(names).with_metric(metric);
         let mode = indexing::mode(&policy)?;
         json.insert("indexingPolicy".into(), policy);
         let default_ttl = default_ttl(json.get("defaultTtl"))?;
@@ -134,7 +137,6 @@ impl ContainerDefinition {
         }
         let unique_keys = UniqueKeys::parse(json.get("uniqueKeyPolicy"), key.paths.len())?;
         complete_conflict_resolution(&mut json)?;
-        complete_geospatial(&mut json)?;
         for (property, is_right) in [
             ("vectorEmbeddingPolicy", Value::is_object as fn(&Value) -> bool),
             ("fullTextPolicy", Value::is_object),
@@ -358,10 +360,11 @@ fn complete_conflict_resolution(json: &mut Map<String, Value>) -> Result<(), Inv
     Ok(())
 }
 
-fn complete_geospatial(json: &mut Map<String, Value>) -> Result<(), InvalidDefinition> {
+fn complete_geospatial(json: &mut Map<String, Value>) -> Result<Metric, InvalidDefinition> {
     let config = json.entry("geospatialConfig").or_insert_with(|| json!({ "type": "Geography" }));
     match config["type"].as_str() {
-        Some("Geography" | "Geometry") => Ok(()),
+        Some("Geography") => Ok(Metric::Geography),
+        Some("Geometry") => Ok(Metric::Geometry),
         _ => Err(InvalidDefinition::Malformed("geospatialConfig")),
     }
 }

@@ -1,7 +1,7 @@
 //! Entries as people read them: for tests and tools.
 
 use super::key::{Component, decoded};
-use super::path::{COMPOSITE, ELEMENTS, END, MEMBER, invert};
+use super::path::{COMPOSITE, ELEMENTS, END, MEMBER, SHAPES, invert};
 use crate::ids::ItemNumber;
 use crate::keycode::{KeyReader, MalformedKey};
 
@@ -9,6 +9,9 @@ use crate::keycode::{KeyReader, MalformedKey};
 /// with. Values that the entry does not tell whole end in `…`.
 pub fn describe_entry(key: &[u8]) -> Result<(String, String, ItemNumber), MalformedKey> {
     let mut reader = KeyReader::new(key);
+    if key.first() == Some(&SHAPES) {
+        return shape(key);
+    }
     let (path, directions) = if key.first() == Some(&COMPOSITE) {
         reader.u8()?;
         composite(&mut reader)?
@@ -26,6 +29,17 @@ pub fn describe_entry(key: &[u8]) -> Result<(String, String, ItemNumber), Malfor
     } else {
         Err(MalformedKey("bytes behind the number"))
     }
+}
+
+/// An entry of a spatial index: its value is the way to a cell.
+fn shape(key: &[u8]) -> Result<(String, String, ItemNumber), MalformedKey> {
+    let mut reader = KeyReader::new(&key[1..]);
+    let tag = reader.u8()?;
+    let path = path(tag, &mut reader)? + " cell";
+    let (cell, number) = reader.rest().split_last_chunk().ok_or(MalformedKey("no number"))?;
+    let digits = cell.strip_suffix(&[END]).ok_or(MalformedKey("a cell without an end"))?;
+    let cell = digits.iter().map(ToString::to_string).collect();
+    Ok((path, cell, ItemNumber(u64::from_be_bytes(*number))))
 }
 
 fn composite(reader: &mut KeyReader<'_>) -> Result<(String, Vec<u8>), MalformedKey> {

@@ -4,6 +4,7 @@
 //! 2. A path that the policy lists by itself has an entry in items without it, too.
 //! 3. A composite index has one entry in every item.
 //! 4. `id` and `_ts` are always indexed.
+//! 5. A shape at a path of a spatial index is an entry for each cell of space it may touch.
 //!
 //! What no rule reaches is skipped unread. Arrays and objects are entered by a hash of their content,
 //! so a walk through one of them returns its hash.
@@ -14,12 +15,12 @@ use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqA
 
 use super::path::{self, IndexPath, Step};
 use super::rules::{IndexRules, Place};
-use super::{ChangeKind, EntryChanges, hash, key};
+use super::{ChangeKind, EncodedValue, EntryChanges, hash, key};
 use crate::engine::Fault;
 use crate::ids::ItemNumber;
 use crate::item::Stamp;
 use crate::json::Scalar;
-use crate::query::Value;
+use crate::query::{Value, cells_of};
 
 const TS: &str = "_ts";
 
@@ -115,6 +116,10 @@ impl Extractor {
         for (name, value) in computed.iter().filter(|(_, value)| value.is_defined()) {
             walk.enter_computed(name, value)?;
         }
+        if self.rules.has_shapes() {
+            let item = Value::from_json(body).map_err(|error| Fault::corrupt("items", error))?;
+            walk.enter_shapes(&item, &mut Vec::new());
+        }
         walk.finish();
         Ok(())
     }
@@ -182,6 +187,27 @@ impl<'r> Walk<'r> {
         path::put_member(&mut self.key, name);
         self.note(place, Kind::Always, |key| key::put_scalar(key, value));
         self.key.truncate(depth);
+    }
+
+    /// Adds the entries of all shapes at these steps and below. Nobody asks for those in arrays.
+    fn enter_shapes(&mut self, value: &Value, steps: &mut Vec<Step>) {
+        let rules = &self.extractor.rules;
+        let Value::Object(members) = value else { return };
+        if !rules.reaches_shapes(steps) {
+            return;
+        }
+        if rules.includes_shape(steps)
+            && let Some(path) = IndexPath::shapes(steps)
+        {
+            for cell in cells_of(value, rules.metric()) {
+                self.add_at(&path, EncodedValue::of_cell(cell.digits()).as_ref().as_bytes());
+            }
+        }
+        for (name, member) in members {
+            steps.push(Step::Member(name.clone()));
+            self.enter_shapes(member, steps);
+            steps.pop();
+        }
     }
 
     fn place_of(&self, name: &str) -> Place {

@@ -60,6 +60,12 @@ impl EncodedValue {
         Self(bytes)
     }
 
+    /// The value of a spatial index: the digits of the way to a cell, and an end. No other value begins
+    /// with it, but those of the cells inside begin with the digits.
+    pub(crate) fn of_cell(digits: &[u8]) -> Self {
+        Self([digits, &[END]].concat())
+    }
+
     /// An encoding whose bytes somebody kept.
     pub fn from_bytes(bytes: Vec<u8>) -> Self {
         Self(bytes)

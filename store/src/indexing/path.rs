@@ -41,6 +41,7 @@ pub(super) const END: u8 = 0;
 pub(super) const MEMBER: u8 = 1;
 pub(super) const ELEMENTS: u8 = 2;
 pub(super) const COMPOSITE: u8 = 3;
+pub(super) const SHAPES: u8 = 4;
 
 /// Appends a step to a member.
 pub(super) fn put_member(path: &mut Vec<u8>, name: &str) {
@@ -67,7 +68,8 @@ fn put_steps(path: &mut Vec<u8>, steps: &[Step]) {
     }
 }
 
-/// What the keys of an index begin with: one path, or those of a composite index.
+/// What the keys of an index begin with: one path, or those of a composite index, or one of a spatial
+/// index.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct IndexPath {
     pub(super) bytes: Vec<u8>,
@@ -98,6 +100,12 @@ impl IndexPath {
         bytes.push(END);
         let descending = components.iter().map(|(_, descending)| *descending).collect();
         Some(Self { bytes, descending })
+    }
+
+    /// A path of a spatial index, whose values are cells; none if it is too long.
+    pub(super) fn shapes(steps: &[Step]) -> Option<Self> {
+        let path = Self::new(steps)?;
+        Some(Self { bytes: [&[SHAPES], &path.bytes[..]].concat(), ..path })
     }
 
     /// The bytes: unlike those of any other path, and no beginning of them.

@@ -111,7 +111,8 @@ pub(super) struct Policy {
     pub(super) excluded: Vec<Pattern>,
     /// Paths, and for each whether it sorts descending.
     pub(super) composites: Vec<Vec<(Vec<Step>, bool)>>,
-    pub(super) spatial: usize,
+    /// Paths of shapes; a tuple is nothing but a path here.
+    pub(super) spatial: Vec<Pattern>,
 }
 
 /// Completes a policy as the service does: missing parts take their defaults, `_etag` is excluded.
@@ -192,7 +193,7 @@ impl Policy {
             included: patterns("includedPaths").collect(),
             excluded: patterns("excludedPaths").collect(),
             composites: entries("compositeIndexes").filter_map(|one| composite(one).ok()).collect(),
-            spatial: entries("spatialIndexes").count(),
+            spatial: patterns("spatialIndexes").collect(),
         })
     }
 
@@ -207,8 +208,8 @@ impl Policy {
         let composites = list(policy, "compositeIndexes", COMPOSITES_MAX)?;
         let composites = composites.iter().map(composite).collect::<Result<_>>()?;
         let spatial = list(policy, "spatialIndexes", PATHS_MAX)?;
-        spatial.iter().try_for_each(check_spatial)?;
-        let this = Self { mode, included, excluded, composites, spatial: spatial.len() };
+        let spatial = spatial.iter().map(spatial_index).collect::<Result<_>>()?;
+        let this = Self { mode, included, excluded, composites, spatial };
         this.check_paths()?;
         Ok(this)
     }
@@ -295,11 +296,11 @@ fn is_descending(order: &Value) -> Result<bool> {
     }
 }
 
-/// Spatial indexes are checked and echoed; shapes are found by looking at the items.
-fn check_spatial(entry: &Value) -> Result<()> {
+/// The path of a spatial index. Shapes of every type have entries, whatever types are listed.
+fn spatial_index(entry: &Value) -> Result<Pattern> {
     const MEMBER: &str = "spatialIndexes";
     const SHAPES: [&str; 4] = ["Point", "LineString", "Polygon", "MultiPolygon"];
-    pattern(entry, MEMBER)?;
+    let path = pattern(entry, MEMBER)?;
     let entry = entry.as_object().ok_or(InvalidPolicy::Malformed(MEMBER))?;
     for shape in list(entry, "types", PATHS_MAX)? {
         let shape = shape.as_str().ok_or(InvalidPolicy::Malformed(MEMBER))?;
@@ -308,10 +309,10 @@ fn check_spatial(entry: &Value) -> Result<()> {
         }
     }
     let Some(bounds) = entry.get("boundingBox").filter(|bounds| !bounds.is_null()) else {
-        return Ok(());
+        return Ok(path);
     };
     let are_numbers = ["xmin", "ymin", "xmax", "ymax"].iter().all(|side| bounds[side].is_number());
-    if are_numbers { Ok(()) } else { Err(InvalidPolicy::Malformed("boundingBox")) }
+    if are_numbers { Ok(path) } else { Err(InvalidPolicy::Malformed("boundingBox")) }
 }
 
 /// Checks vector and full-text indexes against the container's policies for them. Both only make

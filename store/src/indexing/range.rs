@@ -6,7 +6,7 @@ use super::key::{EncodedValue, UNDEFINED, order_bytes, text_beginning};
 use super::path::IndexPath;
 use crate::ids::ItemNumber;
 use crate::keycode::prefix_end;
-use crate::query::Value;
+use crate::query::{Region, Value};
 
 /// Entries of one path whose values lie between two bounds.
 ///
@@ -82,6 +82,23 @@ impl IndexRange {
         let start = text_beginning(prefix);
         let end = prefix_end(&start);
         Self::new(path, start, end)
+    }
+
+    /// The shapes that may be in a region: those in its cells, in smaller ones inside of these, and in
+    /// larger ones around them; in order and apart.
+    pub(crate) fn region(path: &IndexPath, region: &Region) -> Vec<Self> {
+        let mut ranges = Vec::new();
+        for cell in region.cells() {
+            let digits = cell.digits();
+            let end = prefix_end(digits);
+            ranges.push(Self::new(path.clone(), digits.to_vec(), end));
+            for halvings in 0..digits.len() {
+                let start = EncodedValue::of_cell(&digits[..halvings]).0;
+                let end = prefix_end(&start);
+                ranges.push(Self { path: path.clone(), start, end, is_one_value: true });
+            }
+        }
+        Self::without_overlaps(ranges)
     }
 
     /// The entries that share the beginning of an entry that is in order: see `Decoded::in_order`.

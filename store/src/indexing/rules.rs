@@ -7,6 +7,7 @@ use super::path::Step;
 use super::pattern::{End, Pattern};
 use super::policy::{IndexingMode, InvalidPolicy, Policy};
 use crate::engine::Direction;
+use crate::query::Metric;
 
 /// Says which values of an item are indexed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,8 +17,20 @@ pub struct IndexRules {
     composites: Vec<Composite>,
     /// Names that stand for computed properties.
     computed: Vec<String>,
+    /// Where shapes are indexed.
+    shapes: Vec<ShapePath>,
+    /// What their coordinates mean.
+    metric: Metric,
     /// Entries of composite and spatial indexes, which an item pays for.
     special_entries: u32,
+}
+
+/// A path of a spatial index.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+struct ShapePath {
+    steps: Vec<Step>,
+    /// True if everything below is meant, too: `/*`.
+    below: bool,
 }
 
 /// The paths of a composite index, and for each whether it sorts descending; the first never does,
@@ -71,12 +84,14 @@ impl IndexRules {
             nodes: vec![Node::default()],
             composites: Vec::new(),
             computed: Vec::new(),
+            shapes: Vec::new(),
+            metric: Metric::default(),
             special_entries: 0,
         };
         if !rules.is_on {
             return Ok(rules);
         }
-        rules.special_entries = u32::try_from(policy.composites.len() + policy.spatial)
+        rules.special_entries = u32::try_from(policy.composites.len() + policy.spatial.len())
             .expect("a policy has a few thousand entries");
         for pattern in &policy.included {
             rules.add(pattern, true);
@@ -87,6 +102,9 @@ impl IndexRules {
         for composite in policy.composites {
             rules.add_composite(composite);
         }
+        rules.shapes = policy.spatial.into_iter().map(ShapePath::from).collect();
+        rules.shapes.sort_unstable();
+        rules.shapes.dedup();
         Ok(rules)
     }
 
@@ -97,6 +115,17 @@ impl IndexRules {
         self.computed.sort_unstable();
         self.computed.dedup();
         self
+    }
+
+    /// The same for a container whose coordinates mean this.
+    #[must_use]
+    pub fn with_metric(self, metric: Metric) -> Self {
+        Self { metric, ..self }
+    }
+
+    /// What coordinates mean.
+    pub fn metric(&self) -> Metric {
+        self.metric
     }
 
     /// Notes a path; a tuple says nothing of single values.
@@ -167,9 +196,10 @@ impl IndexRules {
 
     /// True if items have the same entries by both rules.
     pub fn gives_the_entries_of(&self, other: &Self) -> bool {
-        let Self { is_on, nodes, composites, computed, special_entries: _ } = self;
-        (is_on, nodes, composites, computed)
-            == (&other.is_on, &other.nodes, &other.composites, &other.computed)
+        let Self { is_on, nodes, composites, computed, shapes, metric, special_entries: _ } = self;
+        (is_on, nodes, composites, computed, shapes)
+            == (&other.is_on, &other.nodes, &other.composites, &other.computed, &other.shapes)
+            && (*metric == other.metric || shapes.is_empty())
     }
 
     /// How many entries of composite and spatial indexes every item pays for.
@@ -289,6 +319,21 @@ impl IndexRules {
         self.composites.iter().filter(move |composite| composite.iter().all(is_kept))
     }
 
+    /// True if shapes are indexed anywhere.
+    pub(super) fn has_shapes(&self) -> bool {
+        !self.shapes.is_empty()
+    }
+
+    /// True if a shape at a path is indexed.
+    pub(super) fn includes_shape(&self, steps: &[Step]) -> bool {
+        self.shapes.iter().any(|path| path.includes(steps))
+    }
+
+    /// True if a shape at a path or below may be indexed.
+    pub(super) fn reaches_shapes(&self, steps: &[Step]) -> bool {
+        self.shapes.iter().any(|path| path.includes(steps) || path.steps.starts_with(steps))
+    }
+
     #[cfg(test)]
     fn composites(&self) -> &[Composite] {
         &self.composites
@@ -348,6 +393,18 @@ impl IndexRules {
                 || children.into_iter().any(|child| reach[child as usize]);
         }
         reach
+    }
+}
+
+impl ShapePath {
+    fn includes(&self, steps: &[Step]) -> bool {
+        self.steps == steps || (self.below && steps.starts_with(&self.steps))
+    }
+}
+
+impl From<Pattern> for ShapePath {
+    fn from(pattern: Pattern) -> Self {
+        Self { below: pattern.end == End::Below, steps: pattern.steps }
     }
 }
 

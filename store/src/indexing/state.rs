@@ -15,6 +15,7 @@ use crate::engine::{Batch, Direction, Fault, KeyRange, Read, Table};
 use crate::ids::GroupId;
 use crate::item::ItemKey;
 use crate::machine::{self, MetaTag};
+use crate::query::Metric;
 use crate::ttl::PolicyEpoch;
 
 /// What a partition replicates about its index. Changed only by applying log entries.
@@ -164,6 +165,16 @@ impl IndexState {
         let has_undefined = self.serving.as_ref()?.rules.lists(steps);
         let is_served = |rules: &IndexRules| rules.includes(steps) && !rules.computes(steps);
         rules.all(is_served).then_some(Served { path, has_undefined })
+    }
+
+    /// The entries of the shapes at a path, if they may be used: if every item that has one there has
+    /// entries of it, by what coordinates mean to the one who asks.
+    pub fn serves_shapes(&self, steps: &[Step], metric: Metric) -> Option<IndexPath> {
+        let is_served = |rules: &IndexRules| {
+            rules.includes_shape(steps) && rules.metric() == metric && !rules.computes(steps)
+        };
+        let all = self.in_force()?.all(is_served);
+        IndexPath::shapes(steps).filter(|_| all)
     }
 
     /// The entries of a composite index that gives this order, and which way to read them. Every item

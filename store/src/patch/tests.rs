@@ -19,7 +19,7 @@ fn request(text: &str) -> PatchRequest {
 /// Patches `{"id":"a","pk":1,` + `members` + `}`; the members that result, or why there are none.
 fn patched(members: &str, operations: &str) -> Result<String, String> {
     let text = format!(r#"{{"operations":[{operations}]}}"#);
-    Patch::parse(text.as_bytes(), rules().key()).map_err(|error| error.to_string())?;
+    Patch::parse(text.as_bytes(), &rules()).map_err(|error| error.to_string())?;
     let body = format!(r#"{{"id":"a","pk":1,{members}}}"#);
     let document = request(&text)
         .carry_out(body.as_bytes(), body.as_bytes())
@@ -134,8 +134,7 @@ fn what_identifies_an_item_cannot_be_patched() {
 
 #[test]
 fn malformed_requests_say_what_is_wrong() {
-    let invalid =
-        |text: &str| Patch::parse(text.as_bytes(), rules().key()).unwrap_err().to_string();
+    let invalid = |text: &str| Patch::parse(text.as_bytes(), &rules()).unwrap_err().to_string();
     assert!(invalid("{").contains("malformed"));
     assert!(invalid("5").contains("'operations'"));
     assert!(invalid("{}").contains("'operations' must be an array"));
@@ -220,14 +219,14 @@ fn any_operation() -> impl Strategy<Value = Value> {
 proptest! {
     #[test]
     fn any_bytes_are_a_patch_or_refused(text in prop::collection::vec(any::<u8>(), 0..100)) {
-        let _ = Patch::parse(&text, rules().key());
+        let _ = Patch::parse(&text, &rules());
     }
 
     #[test]
     fn any_json_is_a_patch_or_refused(request in any_json()) {
         let wrapped = serde_json::json!({ "operations": request });
         for request in [request, wrapped] {
-            let _ = Patch::parse(request.to_string().as_bytes(), rules().key());
+            let _ = Patch::parse(request.to_string().as_bytes(), &rules());
         }
     }
 
@@ -242,7 +241,7 @@ proptest! {
         body.insert("id".to_string(), "a".into());
         let before = rules().parse(Value::Object(body).to_string().as_bytes()).unwrap();
         let text = serde_json::json!({ "operations": operations }).to_string();
-        let Ok(patch) = Patch::parse(text.as_bytes(), rules().key()) else { return Ok(()) };
+        let Ok(patch) = Patch::parse(text.as_bytes(), &rules()) else { return Ok(()) };
         let stored = &before.document.body;
         let carried_out = request(&text).carry_out(stored, stored);
         let mut one_by_one: Value = serde_json::from_slice(stored).unwrap();

@@ -8,7 +8,7 @@
 //! 5. Otherwise the items are walked.
 
 use super::compiled::{CompiledQuery, SortOrder};
-use super::conditions::Condition;
+use super::conditions::{Condition, Entered};
 use super::execute::{Question, Source, policy_path};
 use super::page::{Course, Resume};
 use crate::engine::{Direction, Fault};
@@ -17,6 +17,9 @@ use crate::indexing::{IndexPath, IndexRange, Step};
 /// Entries counted to see how many a condition leads to. As many items are looked up faster than a
 /// small container is walked.
 const PROBED_MAX: u64 = 1000;
+
+/// A condition about shapes is followed if it leads to less than one entry for so many items.
+const ITEMS_PER_SHAPE: u64 = 8;
 
 /// How items are found.
 #[derive(Clone, Debug)]
@@ -34,12 +37,22 @@ pub(super) enum Access {
 pub(super) struct Followed {
     /// Which condition of the filter.
     pub(super) number: u16,
-    /// For each of its legs: the path, and ranges in order that do not overlap.
-    pub(super) legs: Vec<(Vec<Step>, Vec<IndexRange>)>,
+    pub(super) legs: Vec<FollowedLeg>,
     /// True if an item may have several entries there.
     pub(super) may_repeat: bool,
     /// Each is one value of another path that the items must have, too.
     pub(super) joined: Vec<IndexRange>,
+}
+
+/// A leg of a condition, and where its entries are.
+#[derive(Clone, Debug)]
+pub(super) struct FollowedLeg {
+    /// The path, from the item.
+    pub(super) path: Vec<Step>,
+    /// Which of its entries are followed.
+    pub(super) entered: Entered,
+    /// In order, and without overlaps.
+    pub(super) ranges: Vec<IndexRange>,
 }
 
 /// An index that is read in the order of the result.
@@ -58,7 +71,7 @@ impl Followed {
             Step::Member(name) => name.clone(),
             Step::Elements => "[]".to_string(),
         };
-        let paths = self.legs.iter().map(|(steps, _)| steps.iter().map(name).collect::<Vec<_>>());
+        let paths = self.legs.iter().map(|leg| leg.path.iter().map(name).collect::<Vec<_>>());
         paths.map(|names| policy_path(&names)).collect()
     }
 }
@@ -108,7 +121,7 @@ pub(super) fn choose(source: &Source<'_>, question: &Question<'_>) -> Result<Acc
         if is_only && condition.is_seek() && !is_scoped(source, question) {
             return Ok(Access::Condition(followed));
         }
-        let entries = probe(source, &followed)?;
+        let entries = probe(source, &followed, PROBED_MAX)?;
         let rank = usize::from(!condition.is_seek());
         let is_better = |(known, known_rank, _): &(u64, usize, Followed)| {
             (entries, rank) < (*known, *known_rank)
@@ -126,20 +139,38 @@ pub(super) fn choose(source: &Source<'_>, question: &Question<'_>) -> Result<Acc
             (Course::Sorted, Some(in_order), _) => Access::Order(in_order),
             _ if is_scoped(source, question) => Access::Items,
             (_, _, Some((_, 0, followed))) => Access::Condition(join(source, question, followed)),
-            _ => {
-                let conditions = question.query.conditions.iter().enumerate();
-                let mut tested = conditions.filter(|(_, condition)| condition.test.is_some());
-                tested
-                    .find_map(|(number, _)| follow(number))
-                    .map_or(Access::Items, Access::Condition)
-            }
+            _ => match near(source, question)? {
+                Some(followed) => Access::Condition(followed),
+                None => {
+                    let conditions = conditions.iter().enumerate();
+                    let mut tested = conditions.filter(|(_, condition)| condition.test.is_some());
+                    tested
+                        .find_map(|(number, _)| follow(number))
+                        .map_or(Access::Items, Access::Condition)
+                }
+            },
         },
     })
 }
 
+/// The condition about where shapes are that leads to a small part of all items, if one does: asking each
+/// item where it is costs more than looking some up.
+fn near(source: &Source<'_>, question: &Question<'_>) -> Result<Option<Followed>, Fault> {
+    let entries_max = source.view.state().items() / ITEMS_PER_SHAPE;
+    for (number, condition) in question.query.conditions.iter().enumerate() {
+        if condition.is_of_space()
+            && let Some(followed) = follow(source, question, number)
+            && probe(source, &followed, entries_max)? < entries_max
+        {
+            return Ok(Some(followed));
+        }
+    }
+    Ok(None)
+}
+
 /// Joins to a condition that asks for single values all others that ask for one.
 fn join(source: &Source<'_>, question: &Question<'_>, followed: Followed) -> Followed {
-    let mut ranges = followed.legs.iter().flat_map(|(_, ranges)| ranges);
+    let mut ranges = followed.legs.iter().flat_map(|leg| &leg.ranges);
     if !ranges.all(IndexRange::is_one_value) {
         return followed;
     }
@@ -147,7 +178,7 @@ fn join(source: &Source<'_>, question: &Question<'_>, followed: Followed) -> Fol
         .filter(|number| *number != usize::from(followed.number))
         .filter_map(|number| follow(source, question, number));
     let only_value = |other: Followed| match other.legs.as_slice() {
-        [(_, ranges)] => match ranges.as_slice() {
+        [leg] => match leg.ranges.as_slice() {
             [range] if range.is_one_value() => Some(range.clone()),
             _ => None,
         },
@@ -169,21 +200,26 @@ pub(super) fn follow(
     number: usize,
 ) -> Option<Followed> {
     let condition = question.query.conditions.get(number)?;
+    let index = source.view.index();
     let legs = condition.legs.iter().map(|leg| {
-        let served = source.view.index().serves(&leg.path)?;
-        Some((leg.path.clone(), leg.entries(&served.path)))
+        let path = match leg.entered {
+            Entered::Values => index.serves(&leg.path)?.path,
+            Entered::Shapes(metric) => index.serves_shapes(&leg.path, metric)?,
+        };
+        let ranges = leg.entries(&path);
+        Some(FollowedLeg { path: leg.path.clone(), entered: leg.entered, ranges })
     });
     let legs = legs.collect::<Option<Vec<_>>>()?;
     let number = u16::try_from(number).ok()?;
     Some(Followed { number, legs, may_repeat: condition.may_repeat(), joined: Vec::new() })
 }
 
-/// How many entries there are, as far as we care.
-fn probe(source: &Source<'_>, followed: &Followed) -> Result<u64, Fault> {
+/// How many entries there are, counted up to so many.
+fn probe(source: &Source<'_>, followed: &Followed, entries_max: u64) -> Result<u64, Fault> {
     let mut entries = 0;
-    for range in followed.legs.iter().flat_map(|(_, ranges)| ranges) {
+    for range in followed.legs.iter().flat_map(|leg| &leg.ranges) {
         let mut cursor = source.view.index_cursor(range, Direction::Forward, None);
-        while entries < PROBED_MAX && cursor.next_entry()?.is_some() {
+        while entries < entries_max && cursor.next_entry()?.is_some() {
             entries += 1;
         }
     }
@@ -209,7 +245,10 @@ fn in_order(source: &Source<'_>, question: &Question<'_>) -> Option<InOrder> {
                     IndexRange::defined(path)
                 }]
             };
-            let is_about_it = |condition: &&Condition| matches!(condition.legs.as_slice(), [leg] if leg.path == steps);
+            let is_about_it = |condition: &&Condition| match condition.legs.as_slice() {
+                [leg] => leg.path == steps && leg.entered == Entered::Values,
+                _ => false,
+            };
             let condition = question.query.conditions.iter().find(is_about_it);
             let filtered = condition.map(|condition| condition.legs[0].entries(&served.path));
             let direction = if key.descending { Direction::Backward } else { Direction::Forward };

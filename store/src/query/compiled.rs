@@ -16,7 +16,7 @@ use super::computed::ComputedProperties;
 use super::conditions::Condition;
 use super::error::QueryError;
 use super::evaluate::Row;
-use super::functions::Moment;
+use super::functions::{Metric, Moment};
 use super::needed::Needed;
 use super::op::{Aggregate, Block, Op, ROOT};
 use super::parameters::Parameters;
@@ -90,7 +90,8 @@ impl CompiledQuery {
         index: &IndexRules,
         computed: &ComputedProperties,
     ) -> Result<Self, QueryError> {
-        let setting = Setting { parameters, computed, purity: Purity::Any };
+        let metric = index.metric();
+        let setting = Setting { parameters, computed, purity: Purity::Any, metric };
         compile(text, &parse(text)?, &setting, index)
     }
 
@@ -106,7 +107,7 @@ impl CompiledQuery {
     }
 
     /// The condition of a patch: `FROM … WHERE …`, which sees nothing but the item.
-    pub fn condition(text: &str) -> Result<Self, QueryError> {
+    pub fn condition(text: &str, metric: Metric) -> Result<Self, QueryError> {
         let text = format!("SELECT * {text}");
         let query = parse(&text)?;
         if !query.group_by.is_empty() || !query.order_by.is_empty() || query.offset_limit.is_some()
@@ -115,7 +116,7 @@ impl CompiledQuery {
         }
         let (parameters, computed) = (Parameters::default(), ComputedProperties::default());
         let setting =
-            Setting { parameters: &parameters, computed: &computed, purity: Purity::Pure };
+            Setting { parameters: &parameters, computed: &computed, purity: Purity::Pure, metric };
         compile(&text, &query, &setting, &any_index())
     }
 

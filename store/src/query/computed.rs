@@ -10,7 +10,7 @@ use super::ast::{Collection, Expr, ExprKind, Query, Select};
 use super::compile::{Purity, Setting, compile_over_item, tree};
 use super::error::QueryError;
 use super::evaluate::Row;
-use super::functions::Moment;
+use super::functions::{Metric, Moment};
 use super::op::Op;
 use super::parameters::Parameters;
 use super::parser::parse;
@@ -154,7 +154,13 @@ fn property(name: &str, text: &str, names: &[&str]) -> Result<ComputedProperty, 
     };
     check_expression(expr, alias, name, names)?;
     let (parameters, none) = (Parameters::default(), ComputedProperties::default());
-    let setting = Setting { parameters: &parameters, computed: &none, purity: Purity::Pure };
+    let setting = Setting {
+        parameters: &parameters,
+        computed: &none,
+        purity: Purity::Pure,
+        // Functions of space were refused.
+        metric: Metric::default(),
+    };
     let body = compile_over_item(text, alias, expr, &setting).map_err(invalid)?;
     Ok(ComputedProperty { name: name.to_string(), body: Arc::new(body) })
 }

@@ -5,9 +5,13 @@
 //! narrower. Conditions are numbered in the order of the text: the same for every page and replica.
 #![expect(clippy::wildcard_enum_match_arm, reason = "asks for some forms and passes all others by")]
 
+use std::sync::Arc;
+
 use super::ast::{BinaryOp, Collection, Expr, ExprKind, Literal, Query, Select, UnaryOp};
 use super::compile::{Setting, compile_over_item};
 use super::evaluate::Row;
+use super::functions::Metric;
+use super::functions::spatial::{DISTANCE, INTERSECTS, Region, WITHIN};
 use super::like::LikePattern;
 use super::op::{Op, ROOT};
 use super::parameters::Parameters;
@@ -42,6 +46,8 @@ pub(super) enum ValueRange {
     Defined,
     /// In one range of each of these.
     InEach(Vec<Vec<ValueRange>>),
+    /// A shape that may be in this region: its entries are cells, and not values.
+    In(Arc<Region>),
 }
 
 impl ValueRange {
@@ -56,6 +62,7 @@ impl ValueRange {
             ValueRange::StartsWith(prefix) => IndexRange::beginning(by, prefix),
             ValueRange::TypeOf(value) => IndexRange::types(by, value.rank()..=value.rank()),
             ValueRange::Defined => IndexRange::defined(by),
+            ValueRange::In(region) => return IndexRange::region(path, region),
             ValueRange::InEach(demands) => {
                 let each = demands.iter().map(|ranges| any_entries(ranges, path));
                 return each.reduce(IndexRange::common).unwrap_or_default();
@@ -71,7 +78,8 @@ impl ValueRange {
             | ValueRange::Between(..)
             | ValueRange::StartsWith(_)
             | ValueRange::TypeOf(_)
-            | ValueRange::Defined => 1,
+            | ValueRange::Defined
+            | ValueRange::In(_) => 1,
         }
     }
 
@@ -85,7 +93,8 @@ impl ValueRange {
             ValueRange::Between(..)
             | ValueRange::StartsWith(_)
             | ValueRange::TypeOf(_)
-            | ValueRange::Defined => false,
+            | ValueRange::Defined
+            | ValueRange::In(_) => false,
         }
     }
 }
@@ -112,11 +121,22 @@ pub(super) struct Bound {
     pub(super) is_inside: bool,
 }
 
+/// What the entries of a path are about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Entered {
+    /// The values there.
+    Values,
+    /// Where the shapes there are, if coordinates mean this.
+    Shapes(Metric),
+}
+
 /// Ranges of one path.
 #[derive(Clone, Debug)]
 pub(super) struct Leg {
     /// The path, from the item.
     pub(super) path: Vec<Step>,
+    /// Which of its entries are asked for.
+    pub(super) entered: Entered,
     /// One of these holds the value; they may overlap.
     pub(super) ranges: Vec<ValueRange>,
 }
@@ -198,7 +218,12 @@ impl Condition {
     /// True if an item may have several entries in its ranges.
     pub(super) fn may_repeat(&self) -> bool {
         let has_elements = |leg: &Leg| leg.path.contains(&Step::Elements);
-        self.legs.len() > 1 || self.legs.iter().any(has_elements)
+        self.legs.len() > 1 || self.legs.iter().any(has_elements) || self.is_of_space()
+    }
+
+    /// True if it is about where shapes are.
+    pub(super) fn is_of_space(&self) -> bool {
+        self.legs.iter().any(|leg| leg.entered != Entered::Values)
     }
 }
 
@@ -207,7 +232,7 @@ pub(super) fn of(text: &str, query: &Query, setting: &Setting<'_>) -> (Vec<Condi
     let (Some(filter), Some(root)) = (&query.filter, root_of(query)) else {
         return (Vec::new(), query.filter.is_none());
     };
-    let reader = Reader { root, parameters: setting.parameters };
+    let reader = Reader { root, parameters: setting.parameters, metric: setting.metric };
     let mut conjuncts = Vec::new();
     flatten(filter, BinaryOp::And, &mut conjuncts);
     let mut compiled = 0;
@@ -257,7 +282,7 @@ fn brought_together(found: Vec<Condition>) -> Vec<Condition> {
 /// True if what a query is sorted by is part of what it selects, so that equal rows are neighbours.
 pub(super) fn selects_order(query: &Query, parameters: &Parameters) -> bool {
     let Some(root) = root_of(query) else { return false };
-    let reader = Reader { root, parameters };
+    let reader = Reader { root, parameters, metric: Metric::default() };
     let selected: Vec<Option<Vec<Step>>> = match &query.select {
         Select::Star(_) => return true,
         Select::Value(expr) => vec![reader.path(expr)],
@@ -303,6 +328,7 @@ fn flatten<'e>(expr: &'e Expr, operator: BinaryOp, operands: &mut Vec<&'e Expr>)
 struct Reader<'q> {
     root: &'q str,
     parameters: &'q Parameters,
+    metric: Metric,
 }
 
 impl Reader<'_> {
@@ -311,6 +337,9 @@ impl Reader<'_> {
             ExprKind::Binary(BinaryOp::Or, ..) => self.any_of(expr),
             ExprKind::Binary(operator, a, b) => self.comparison(*operator, a, b),
             ExprKind::Between { value, low, high, negated: false } => {
+                if let Some(near) = self.near(value, high) {
+                    return Some(near);
+                }
                 let end =
                     |expr: &Expr| Some(Bound { value: self.constant(expr)?, is_inside: true });
                 self.leg(value, vec![between(Some(end(low)?), Some(end(high)?))?])
@@ -356,7 +385,9 @@ impl Reader<'_> {
             let best = found.iter().find(|one| one.is_seek()).or(found.first())?;
             all.is_exact &= is_whole && best.is_exact;
             for leg in &best.legs {
-                match all.legs.iter_mut().find(|known| known.path == leg.path) {
+                let is_same =
+                    |known: &&mut Leg| (&known.path, known.entered) == (&leg.path, leg.entered);
+                match all.legs.iter_mut().find(is_same) {
                     Some(known) => known.ranges.extend(leg.ranges.iter().cloned()),
                     None => all.legs.push(leg.clone()),
                 }
@@ -370,6 +401,14 @@ impl Reader<'_> {
     }
 
     fn comparison(&self, operator: BinaryOp, a: &Expr, b: &Expr) -> Option<Condition> {
+        let near = match operator {
+            BinaryOp::Less | BinaryOp::LessOrEqual => self.near(a, b),
+            BinaryOp::Greater | BinaryOp::GreaterOrEqual => self.near(b, a),
+            _ => None,
+        };
+        if near.is_some() {
+            return near;
+        }
         let (path, value, operator) = match (self.constant(a), self.constant(b)) {
             (None, Some(value)) => (a, value, operator),
             (Some(value), None) => (b, value, mirrored(operator)),
@@ -409,8 +448,10 @@ impl Reader<'_> {
                 let value = self.constant(value).filter(is_scalar)?;
                 let mut steps = self.path(path)?;
                 steps.push(Step::Elements);
-                Some(Condition::new(Leg { path: steps, ranges: vec![ValueRange::Equal(value)] }))
+                let ranges = vec![ValueRange::Equal(value)];
+                Some(Condition::new(Leg { path: steps, entered: Entered::Values, ranges }))
             }
+            (WITHIN | INTERSECTS, [a, b]) => self.meeting(a, b, 0.0),
             _ => None,
         }
     }
@@ -418,7 +459,38 @@ impl Reader<'_> {
     fn leg(&self, path: &Expr, ranges: Vec<ValueRange>) -> Option<Condition> {
         let path = self.path(path)?;
         // The whole item is in no index.
-        (!path.is_empty()).then(|| Condition::new(Leg { path, ranges }))
+        let entered = Entered::Values;
+        (!path.is_empty()).then(|| Condition::new(Leg { path, entered, ranges }))
+    }
+
+    /// A distance from a constant shape that is below a constant.
+    fn near(&self, distance: &Expr, limit: &Expr) -> Option<Condition> {
+        match &distance.kind {
+            ExprKind::Call { name, user_defined: false, args, .. }
+                if name.eq_ignore_ascii_case(DISTANCE) =>
+            {
+                let ([a, b], Value::Number(limit)) = (args.as_slice(), self.constant(limit)?)
+                else {
+                    return None;
+                };
+                self.meeting(a, b, limit.as_f64())
+            }
+            _ => None,
+        }
+    }
+
+    /// Shapes at a path that are not so far from a constant one. All that spatial functions ask for are
+    /// found among those.
+    fn meeting(&self, a: &Expr, b: &Expr, distance: f64) -> Option<Condition> {
+        let (path, shape) = match (self.path(a), self.path(b)) {
+            (Some(path), None) => (path, self.json(b)?),
+            (None, Some(path)) => (path, self.json(a)?),
+            _ => return None,
+        };
+        let region = Region::around(&shape, distance, self.metric)?;
+        let ranges = vec![ValueRange::In(Arc::new(region))];
+        let leg = Leg { path, entered: Entered::Shapes(self.metric), ranges };
+        Some(Condition { is_exact: false, ..Condition::new(leg) })
     }
 
     /// All texts of the path that a function or a pattern asks about.
@@ -454,6 +526,22 @@ impl Reader<'_> {
             }
             _ => None,
         }
+    }
+
+    /// The same, with arrays and objects: GeoJSON in the text of a query.
+    fn json(&self, expr: &Expr) -> Option<Value> {
+        Some(match &expr.kind {
+            ExprKind::Array(elements) => {
+                let elements = elements.iter().map(|element| self.json(element));
+                Value::Array(elements.collect::<Option<_>>()?)
+            }
+            ExprKind::Object(members) => {
+                let member =
+                    |(name, value): &(String, Expr)| Some((name.clone(), self.json(value)?));
+                Value::Object(members.iter().map(member).collect::<Option<_>>()?)
+            }
+            _ => return self.constant(expr),
+        })
     }
 
     /// The value of an expression without names and functions.

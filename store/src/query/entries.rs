@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
-use super::access::{Followed, InOrder};
-use super::conditions::ValueTest;
+use super::access::{Followed, FollowedLeg, InOrder};
+use super::conditions::{Entered, ValueTest};
 use super::execute::{Halt, Interrupt, Pager, Sink};
+use super::functions::spatial::cells_of;
 use super::joined::Entries;
 use super::page::{EntryPlace, Place, Resume};
 use super::run::Run;
@@ -48,7 +49,7 @@ impl Pager<'_> {
             _ => None,
         };
         let (mut last, mut passed) = (None, 0_u64);
-        for (leg, (_, ranges)) in followed.legs.iter().enumerate() {
+        for (leg, FollowedLeg { ranges, .. }) in followed.legs.iter().enumerate() {
             let leg = u16::try_from(leg).expect("a condition has few legs");
             let start = start.as_ref().filter(|start| start.leg >= leg);
             if start.is_some_and(|start| start.leg > leg) {
@@ -186,7 +187,7 @@ impl Pager<'_> {
         let view = self.source.view;
         let mut tested = self.tested(followed)?;
         let (mut count, mut seen, mut unsure) = (0, 0, Vec::new());
-        for range in followed.legs.iter().flat_map(|(_, ranges)| ranges) {
+        for range in followed.legs.iter().flat_map(|leg| &leg.ranges) {
             let mut cursor = view.index_cursor(range, Direction::Forward, None);
             while let Some((value, number)) = cursor.next_entry()? {
                 seen += 1;
@@ -283,12 +284,26 @@ impl Tested<'_> {
 impl Followed {
     /// The first entry an item has along the condition.
     fn first_entry(&self, item: &Value) -> Option<(u16, EncodedValue)> {
-        (0..).zip(&self.legs).find_map(|(leg, (steps, ranges))| {
-            let values = values_at(item, steps);
-            let encoded = values.into_iter().map(EncodedValue::new);
-            let inside = encoded.filter(|value| ranges.iter().any(|range| range.contains(value)));
-            inside.min().map(|value| (leg, value))
+        (0..).zip(&self.legs).find_map(|(number, leg)| {
+            let encoded =
+                values_at(item, &leg.path).into_iter().flat_map(|value| leg.encoded(value));
+            let is_inside =
+                |value: &EncodedValue| leg.ranges.iter().any(|range| range.contains(value));
+            encoded.filter(is_inside).min().map(|value| (number, value))
         })
+    }
+}
+
+impl FollowedLeg {
+    /// What the entries of a value are.
+    fn encoded(&self, value: &Value) -> Vec<EncodedValue> {
+        match self.entered {
+            Entered::Values => vec![EncodedValue::new(value)],
+            Entered::Shapes(metric) => {
+                let cells = cells_of(value, metric);
+                cells.iter().map(|cell| EncodedValue::of_cell(cell.digits())).collect()
+            }
+        }
     }
 }
 

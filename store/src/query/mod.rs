@@ -51,7 +51,8 @@ pub use computed::{COMPUTED_PROPERTIES_MAX, ComputedProperties, InvalidComputed}
 pub use error::{QueryError, Span};
 pub use evaluate::Row;
 pub use execute::{Halt, Question, Signal, Source, run_page};
-pub use functions::Moment;
+pub(crate) use functions::spatial::{Region, cells_of};
+pub use functions::{Metric, Moment};
 pub use merge::{
     Merged, Position, Progress, Walk, distinct_groups as merge_distinct_groups,
     keyed as merge_keyed, rows_wanted, sorted as merge_sorted, unique as merge_unique,

@@ -3,6 +3,7 @@
 mod anchored;
 mod laws;
 mod paging;
+mod spatial;
 #[path = "../support/query.rs"]
 mod support;
 mod world;

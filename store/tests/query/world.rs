@@ -13,7 +13,8 @@ use ephemeris_store::machine::{Entry, LogId, Machine as _};
 use ephemeris_store::partition::{Partition, PartitionSpec};
 use ephemeris_store::partition_key::{KeyDefinition, KeyKind, SlotRange};
 use ephemeris_store::query::{
-    CompiledQuery, ComputedProperties, Merged, Page, PageLimits, Parameters, Position, Scope,
+    CompiledQuery, ComputedProperties, Merged, Metric, Page, PageLimits, Parameters, Position,
+    Scope,
 };
 use ephemeris_store::time::{ClockInterval, Millis};
 use ephemeris_store::ttl::PolicyEpoch;
@@ -36,7 +37,20 @@ pub(crate) struct World {
 impl World {
     /// A container with this indexing policy, these items, and so many partitions, all indexed.
     pub(crate) fn new(policy: &Value, items: &[Value], partitions: u16) -> Self {
-        let world = Self::empty(policy, partitions);
+        Self::indexed(Self::empty(policy, partitions), items)
+    }
+
+    /// The same with one partition, where coordinates mean this.
+    pub(crate) fn in_space(metric: Metric, policy: &Value, items: &[Value]) -> Self {
+        Self::indexed(Self::empty(policy, 1).with_metric(metric), items)
+    }
+
+    /// The same without an index.
+    pub(crate) fn unindexed_in_space(metric: Metric, policy: &Value, items: &[Value]) -> Self {
+        Self::filled(Self::empty(policy, 1).with_metric(metric), items)
+    }
+
+    fn indexed(world: Self, items: &[Value]) -> Self {
         for partition in &world.partitions {
             let epoch = PolicyEpoch(1);
             let rules = world.rules.index().clone();
@@ -48,7 +62,10 @@ impl World {
 
     /// The same without an index: partitions that never heard of a policy.
     pub(crate) fn unindexed(policy: &Value, items: &[Value], partitions: u16) -> Self {
-        let world = Self::empty(policy, partitions);
+        Self::filled(Self::empty(policy, partitions), items)
+    }
+
+    fn filled(world: Self, items: &[Value]) -> Self {
         for partition in &world.partitions {
             world.fill(partition, items, 0);
         }
@@ -65,6 +82,12 @@ impl World {
         };
         let slots = SlotRange::split_all(partitions).into_iter().zip(1..);
         Self { rules, partitions: slots.map(open).collect() }
+    }
+
+    fn with_metric(mut self, metric: Metric) -> Self {
+        let index = self.rules.index().clone().with_metric(metric);
+        self.rules = DocumentRules::new(self.rules.key().clone(), index);
+        self
     }
 
     fn apply(partition: &Partition, index: u64, command: Command) {

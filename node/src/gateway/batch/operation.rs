@@ -89,7 +89,7 @@ impl Operation<'_> {
             "replace" => self.replace(resolved, key)?,
             "patch" => {
                 let text = self.resource_body()?.as_bytes().to_vec();
-                Patch::parse(&text, rules.key())?;
+                Patch::parse(&text, rules)?;
                 let request = PatchRequest { text, rules: rules.clone() };
                 (self.id()?, Action::Patch(request), None)
             }

@@ -127,7 +127,8 @@ impl ClientPlan {
         client: &Features,
     ) -> Result<Self, PlanRefusal> {
         let query = parse(text)?;
-        let setting = Setting { parameters, computed, purity: Purity::Any };
+        let metric = index.metric();
+        let setting = Setting { parameters, computed, purity: Purity::Any, metric };
         let compiled = compile(text, &query, &setting, index)?;
         let query_info = QueryInfo::of(&Outline::of(&query, &compiled)?);
         client.check(&query_info)?;

@@ -6,7 +6,7 @@ use serde_json::{Value as Json, json};
 use super::*;
 use crate::indexing;
 use crate::partition_key::{Component, Epk, KeyKind, PartitionKey};
-use crate::query::Value;
+use crate::query::{Metric, Value};
 
 fn key(paths: &[&str]) -> KeyDefinition {
     let kind = if paths.len() > 1 { KeyKind::MultiHash } else { KeyKind::HashV2 };
@@ -235,7 +235,10 @@ proptest! {
         let members = [("a", &a), ("b", &b), ("n", &n)];
         let members = members.map(|(name, value)| (name.to_string(), value.clone()));
         let item = Value::Object(members.to_vec());
-        let query = crate::query::CompiledQuery::condition(&format!("FROM c WHERE {condition}"));
+        let query = crate::query::CompiledQuery::condition(
+            &format!("FROM c WHERE {condition}"),
+            Metric::default(),
+        );
         if query.unwrap().keeps(&item) {
             let epk = key(&["a", "b"]).place(&PartitionKey(vec![component(&a), component(&b)])).epk;
             let places = places(&text, &["a", "b"], &Parameters::default());

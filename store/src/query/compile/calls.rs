@@ -40,7 +40,7 @@ impl<'q> Compiler<'q> {
             let message = "The FullTextScore function is only allowed in the ORDER BY RANK clause.";
             return self.refuse(QueryError::coded("SC2240", message, span));
         }
-        let Some(function) = functions::find(name) else {
+        let Some(function) = functions::find(name, self.metric) else {
             return self.refuse(QueryError::unknown_function(name, name_span));
         };
         if self.purity == Purity::Pure && depends_on_moment(function.name) {

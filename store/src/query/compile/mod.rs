@@ -23,7 +23,7 @@ use super::compiled::CompiledQuery;
 use super::computed::ComputedProperties;
 use super::conditions;
 use super::error::{QueryError, Span};
-use super::functions::Moment;
+use super::functions::{Metric, Moment};
 use super::names::select_names;
 use super::needed::Needed;
 use super::op::{Block, Op, Projection};
@@ -56,6 +56,7 @@ pub(super) struct Compiler<'q> {
     parameters: &'q Parameters,
     computed: &'q ComputedProperties,
     purity: Purity,
+    metric: Metric,
     /// Names in reach, the innermost last.
     names: Vec<Binding>,
     /// How many slots are filled here.
@@ -87,6 +88,8 @@ pub(super) struct Setting<'q> {
     pub(super) parameters: &'q Parameters,
     pub(super) computed: &'q ComputedProperties,
     pub(super) purity: Purity,
+    /// What coordinates mean in the container.
+    pub(super) metric: Metric,
 }
 
 /// Compiles a parsed query for a container with these index rules.
@@ -147,6 +150,7 @@ impl<'q> Compiler<'q> {
             parameters: setting.parameters,
             computed: setting.computed,
             purity: setting.purity,
+            metric: setting.metric,
             names: Vec::new(),
             slots: 1,
             groups: None,

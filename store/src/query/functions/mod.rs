@@ -16,12 +16,14 @@ mod math;
 mod objects;
 pub mod regex;
 mod sets;
-mod spatial;
+pub(crate) mod spatial;
 mod strings;
 mod types;
 
 use std::borrow::Cow;
 use std::cell::Cell;
+
+pub use spatial::Metric;
 
 use super::value::Value;
 use crate::time::Millis;
@@ -99,8 +101,8 @@ impl Function {
     }
 }
 
-/// Every table of functions.
-const TABLES: [&[Function]; 12] = [
+/// Every table of functions but those of space.
+const TABLES: [&[Function]; 11] = [
     types::FUNCTIONS,
     math::FUNCTIONS,
     integers::FUNCTIONS,
@@ -112,16 +114,19 @@ const TABLES: [&[Function]; 12] = [
     objects::FUNCTIONS,
     conditions::FUNCTIONS,
     date_time::FUNCTIONS,
-    spatial::FUNCTIONS,
 ];
 
-/// The function of this name; case does not matter.
-pub fn find(name: &str) -> Option<&'static Function> {
-    all().find(|function| function.name.eq_ignore_ascii_case(name))
+/// The function of this name, where coordinates mean this; case does not matter.
+pub fn find(name: &str, metric: Metric) -> Option<&'static Function> {
+    all(metric).find(|function| function.name.eq_ignore_ascii_case(name))
 }
 
-fn all() -> impl Iterator<Item = &'static Function> {
-    TABLES.iter().copied().flatten()
+fn all(metric: Metric) -> impl Iterator<Item = &'static Function> {
+    let of_space = match metric {
+        Metric::Geography => spatial::ON_GLOBE,
+        Metric::Geometry => spatial::ON_PLANE,
+    };
+    TABLES.iter().copied().chain([of_space]).flatten()
 }
 
 #[cfg(test)]

@@ -143,8 +143,34 @@ impl Figure {
         self.polygons.push(rings);
     }
 
+    /// The corners of the box between the outermost vertices; on the plane, nothing is beyond it.
+    pub(super) fn outermost(&self) -> (Vector, Vector) {
+        let ends = |of: fn(&Vector) -> f64| {
+            let values = self.vertices.iter().map(of);
+            values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
+                (low.min(value), high.max(value))
+            })
+        };
+        let ((left, right), (bottom, top)) = (ends(|place| place.x), ends(|place| place.y));
+        (Vector { x: left, y: bottom, z: 1.0 }, Vector { x: right, y: top, z: 1.0 })
+    }
+
+    /// True if they are so far apart that it needs no geometry, in which the small one could vanish beside
+    /// the distance.
+    fn is_beyond(&self, other: &Figure) -> bool {
+        if self.metric == Metric::Geography {
+            return false;
+        }
+        let is_before = |a: Vector, b: Vector| a.x + self.slack < b.x || a.y + self.slack < b.y;
+        let ((low, high), (other_low, other_high)) = (self.outermost(), other.outermost());
+        is_before(high, other_low) || is_before(other_high, low)
+    }
+
     /// True if they have a place in common.
     pub(super) fn intersects(&self, other: &Figure) -> bool {
+        if self.is_beyond(other) {
+            return false;
+        }
         let meets = |a: &Edge, b: &Edge| {
             a.is_near(b, self.slack) && (a.crosses(b, self.slack) || a.touches(b, self.slack))
         };
@@ -155,7 +181,7 @@ impl Figure {
 
     /// True if no place of this lies outside of the other; none if that is too much to find out.
     pub(super) fn is_within(&self, other: &Figure) -> Option<bool> {
-        if other.polygons.is_empty() && !self.polygons.is_empty() {
+        if self.is_beyond(other) || (other.polygons.is_empty() && !self.polygons.is_empty()) {
             return Some(false);
         }
         let mut samples = self.vertices.len() + other.vertices.len();
@@ -223,7 +249,7 @@ impl Figure {
     }
 
     /// True if the place belongs to the figure, border included.
-    fn covers(&self, place: Vector) -> bool {
+    pub(super) fn covers(&self, place: Vector) -> bool {
         let is_vertex = self.edges.is_empty()
             && self.vertices.iter().any(|vertex| (*vertex - place).length() <= self.slack);
         is_vertex || self.has_on_border(place) || self.has_in_polygon(place)

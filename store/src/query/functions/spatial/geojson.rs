@@ -1,5 +1,6 @@
 //! Reads GeoJSON, and says what is wrong with it.
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::vector::Vector;
@@ -8,14 +9,18 @@ use crate::query::value::{Number, Value};
 /// Most positions of one value, as Cosmos has it.
 const POSITIONS_MAX: usize = 4096;
 
+/// Largest coordinate of a plane: areas of more are beyond doubles.
+const COORDINATE_MAX: f64 = 1e100;
+
 /// Places whose sum is shorter than this (on a globe of radius 1) lie opposite each other: six
 /// millimetres on Earth. No arc between them is shorter than all others.
 const OPPOSITE: f64 = 1e-9;
 
-/// What coordinates mean.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Metric {
+/// What coordinates mean: the `geospatialConfig` of a container.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Metric {
     /// Degrees of longitude and latitude on the WGS-84 ellipsoid.
+    #[default]
     Geography,
     /// A plane.
     Geometry,
@@ -56,6 +61,8 @@ pub(super) enum Flaw {
     Longitude,
     #[error("Latitude values must be between -90 and 90 degrees.")]
     Latitude,
+    #[error("Coordinates must be between -1e100 and 1e100.")]
+    Magnitude,
     #[error("A LineString must have at least two different positions.")]
     ShortLine,
     #[error("A Polygon must have at least one ring, and a MultiPolygon at least one Polygon.")]
@@ -119,13 +126,13 @@ impl Reader {
         let numbers: Option<Vec<f64>> = numbers.iter().take(4).map(number).collect();
         // A third number is the height, which is of no account.
         let Some(&[x, y] | &[x, y, _]) = numbers.as_deref() else { return Err(Flaw::Position) };
-        if self.metric == Metric::Geography {
-            if !(-180.0..=180.0).contains(&x) {
-                return Err(Flaw::Longitude);
+        match self.metric {
+            Metric::Geography if !(-180.0..=180.0).contains(&x) => return Err(Flaw::Longitude),
+            Metric::Geography if !(-90.0..=90.0).contains(&y) => return Err(Flaw::Latitude),
+            Metric::Geometry if x.abs().max(y.abs()) > COORDINATE_MAX => {
+                return Err(Flaw::Magnitude);
             }
-            if !(-90.0..=90.0).contains(&y) {
-                return Err(Flaw::Latitude);
-            }
+            Metric::Geography | Metric::Geometry => {}
         }
         self.left = self.left.checked_sub(1).ok_or(Flaw::TooMany)?;
         Ok(Position { x, y })

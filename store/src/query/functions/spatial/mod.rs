@@ -1,82 +1,116 @@
 //! Spatial functions over GeoJSON.
 //!
-//! Coordinates are degrees on the WGS-84 ellipsoid. Containers with coordinates of a plane
-//! (`geospatialConfig`) will pass another `Metric`.
+//! 1. `geojson` reads values, `vector` makes places of positions, `figure` asks how shapes lie to each
+//!    other, `measure` how far apart and how large they are.
+//! 2. `cells` says where in space a shape is, for indexes.
+//!
+//! Coordinates are degrees on the WGS-84 ellipsoid, or those of a plane, as the container's
+//! `geospatialConfig` says. Each function is there for both.
 
+mod cells;
 mod figure;
 mod geojson;
 mod measure;
 mod vector;
 
+use std::marker::PhantomData;
+
+pub(crate) use self::cells::{Region, cells_of};
 use self::figure::Figure;
-use self::geojson::{Metric, Shape};
+pub use self::geojson::Metric;
+use self::geojson::Shape;
 use super::call::call;
 use super::{Args, Function, Moment};
 use crate::query::value::Value;
 
 /// The one function whose last digit depends on the processor, by the library behind it.
-pub(super) const DISTANCE: &str = "ST_DISTANCE";
+pub(crate) const DISTANCE: &str = "ST_DISTANCE";
+pub(crate) const WITHIN: &str = "ST_WITHIN";
+pub(crate) const INTERSECTS: &str = "ST_INTERSECTS";
 
-pub(super) const FUNCTIONS: &[Function] = &[
-    Function::new(DISTANCE, 2, 2, distance),
-    Function::new("ST_AREA", 1, 1, area),
-    Function::new("ST_WITHIN", 2, 2, within),
-    Function::new("ST_INTERSECTS", 2, 2, intersects),
-    Function::new("ST_ISVALID", 1, 1, is_valid),
-    Function::new("ST_ISVALIDDETAILED", 1, 1, is_valid_detailed),
-];
+/// The functions over degrees.
+pub(super) const ON_GLOBE: &[Function] = &Functions::<Globe>::ALL;
+/// The functions over a plane, under the same names.
+pub(super) const ON_PLANE: &[Function] = &Functions::<Plane>::ALL;
 
-/// What coordinates mean in every container, so far.
-const METRIC: Metric = Metric::Geography;
-
-fn distance(args: &Args<'_>, _: &Moment) -> Value {
-    of_two(args, |a, b| measure::distance(a, b, METRIC))
+/// What coordinates mean, as a type: bodies of functions are plain functions.
+trait Coordinates {
+    const METRIC: Metric;
 }
 
-fn within(args: &Args<'_>, _: &Moment) -> Value {
-    of_two(args, |a, b| {
-        let (a, b) = Figure::pair(a, b, METRIC);
-        a.is_within(&b)
-    })
+struct Globe;
+
+struct Plane;
+
+impl Coordinates for Globe {
+    const METRIC: Metric = Metric::Geography;
 }
 
-fn intersects(args: &Args<'_>, _: &Moment) -> Value {
-    of_two(args, |a, b| {
-        let (a, b) = Figure::pair(a, b, METRIC);
-        Some(a.intersects(&b))
-    })
+impl Coordinates for Plane {
+    const METRIC: Metric = Metric::Geometry;
 }
 
-fn of_two<R: Into<Value>>(
-    args: &Args<'_>,
-    body: impl FnOnce(&Shape, &Shape) -> Option<R>,
-) -> Value {
-    call(args, |(a, b): (&Value, &Value)| {
-        let (a, b) = (Shape::parse(a, METRIC).ok()?, Shape::parse(b, METRIC).ok()?);
-        body(&a, &b)
-    })
-}
+struct Functions<C>(PhantomData<C>);
 
-fn area(args: &Args<'_>, _: &Moment) -> Value {
-    call(args, |shape: &Value| {
-        let shape = Shape::parse(shape, METRIC).ok()?;
-        Some(measure::area(&shape, METRIC))
-    })
-}
+impl<C: Coordinates> Functions<C> {
+    const ALL: [Function; 6] = [
+        Function::new(DISTANCE, 2, 2, Self::distance),
+        Function::new("ST_AREA", 1, 1, Self::area),
+        Function::new(WITHIN, 2, 2, Self::within),
+        Function::new(INTERSECTS, 2, 2, Self::intersects),
+        Function::new("ST_ISVALID", 1, 1, Self::is_valid),
+        Function::new("ST_ISVALIDDETAILED", 1, 1, Self::is_valid_detailed),
+    ];
 
-/// False, not undefined, of what is no GeoJSON at all.
-fn is_valid(args: &Args<'_>, _: &Moment) -> Value {
-    Shape::parse(&args[0], METRIC).is_ok().into()
-}
+    fn distance(args: &Args<'_>, _: &Moment) -> Value {
+        Self::of_two(args, |a, b| measure::distance(a, b, C::METRIC))
+    }
 
-fn is_valid_detailed(args: &Args<'_>, _: &Moment) -> Value {
-    let member = |name: &str, value: Value| (name.to_string(), value);
-    Value::Object(match Shape::parse(&args[0], METRIC) {
-        Ok(_) => vec![member("valid", true.into())],
-        Err(flaw) => {
-            vec![member("valid", false.into()), member("reason", flaw.to_string().into())]
-        }
-    })
+    fn within(args: &Args<'_>, _: &Moment) -> Value {
+        Self::of_two(args, |a, b| {
+            let (a, b) = Figure::pair(a, b, C::METRIC);
+            a.is_within(&b)
+        })
+    }
+
+    fn intersects(args: &Args<'_>, _: &Moment) -> Value {
+        Self::of_two(args, |a, b| {
+            let (a, b) = Figure::pair(a, b, C::METRIC);
+            Some(a.intersects(&b))
+        })
+    }
+
+    fn of_two<R: Into<Value>>(
+        args: &Args<'_>,
+        body: impl FnOnce(&Shape, &Shape) -> Option<R>,
+    ) -> Value {
+        call(args, |(a, b): (&Value, &Value)| {
+            let (a, b) = (Shape::parse(a, C::METRIC).ok()?, Shape::parse(b, C::METRIC).ok()?);
+            body(&a, &b)
+        })
+    }
+
+    fn area(args: &Args<'_>, _: &Moment) -> Value {
+        call(args, |shape: &Value| {
+            let shape = Shape::parse(shape, C::METRIC).ok()?;
+            Some(measure::area(&shape, C::METRIC))
+        })
+    }
+
+    /// False, not undefined, of what is no GeoJSON at all.
+    fn is_valid(args: &Args<'_>, _: &Moment) -> Value {
+        Shape::parse(&args[0], C::METRIC).is_ok().into()
+    }
+
+    fn is_valid_detailed(args: &Args<'_>, _: &Moment) -> Value {
+        let member = |name: &str, value: Value| (name.to_string(), value);
+        Value::Object(match Shape::parse(&args[0], C::METRIC) {
+            Ok(_) => vec![member("valid", true.into())],
+            Err(flaw) => {
+                vec![member("valid", false.into()), member("reason", flaw.to_string().into())]
+            }
+        })
+    }
 }
 
 #[cfg(test)]

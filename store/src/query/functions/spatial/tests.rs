@@ -3,8 +3,9 @@
 
 use proptest::prelude::*;
 
-use super::super::tests::{apply, laws, read};
+use super::super::tests::{apply, apply_in, laws, read};
 use super::measure;
+use super::vector::Vector;
 use super::*;
 use crate::query::value::Number;
 
@@ -283,7 +284,9 @@ fn coordinates_of_a_plane() {
     assert_eq!(distance(&point("[0,7]"), &line("[[-5,0],[5,0]]")), Some(7.0));
     assert_eq!(distance(&square(0, 0, 10), &square(13, 14, 2)), Some(5.0));
     assert_eq!(distance(&point("[5,5]"), &square(0, 0, 10)), Some(0.0));
-    assert_eq!(distance(&point("[1e300,0]"), &point("[-1e300,0]")), None, "beyond doubles");
+    assert_eq!(distance(&point("[1e100,0]"), &point("[-1e100,0]")), Some(2e100));
+    let beyond = Shape::parse(&point("[0,-1.1e100]"), Metric::Geometry);
+    assert_eq!(beyond, Err(geojson::Flaw::Magnitude));
     let clockwise =
         polygon("[[[0,0],[0,10],[10,10],[10,0],[0,0]],[[2,2],[4,2],[4,4],[2,4],[2,2]]]");
     close(measure::area(&flat(&clockwise), Metric::Geometry), 96.0, 1e-15);
@@ -292,6 +295,7 @@ fn coordinates_of_a_plane() {
     assert_eq!(within(&point("[500,500]"), &square(0, 0, 1000)), (Some(true), true));
     assert_eq!(within(&square(0, 0, 10), &square(0, 0, 20)), (Some(true), true));
     assert_eq!(within(&square(0, 0, 10), &square(5, 5, 10)), (Some(false), true));
+    assert_eq!(within(&point("[1e100,-1e100]"), &square(0, 0, 1)), (Some(false), false));
     let far = 1_000_000_000;
     assert_eq!(within(&square(far, far, 1), &square(far, far, 3)), (Some(true), true));
     assert_eq!(within(&square(far, far, 1), &square(far + 2, far, 3)), (Some(false), false));
@@ -457,5 +461,133 @@ proptest! {
         let on_arc = (from + (to - from) * part).longitude_latitude();
         let there = distance_between(&at(place), &at((on_arc.x, on_arc.y)));
         prop_assert!(distance <= there + 1e-6, "{} {}", distance, there);
+    }
+}
+
+/// True if an entry of the first is found by who asks for what is no farther than this from the second.
+fn is_found(a: &Value, b: &Value, distance: f64, metric: Metric) -> bool {
+    let region = Region::around(b, distance, metric).expect("a shape");
+    cells_of(a, metric).iter().any(|cell| {
+        let is_around = |one: &[u8], other: &[u8]| other.starts_with(one);
+        region.cells().iter().any(|sought| {
+            let (one, other) = (cell.digits(), sought.digits());
+            is_around(one, other) || is_around(other, one)
+        })
+    })
+}
+
+#[test]
+fn what_is_far_apart_shares_no_cells() {
+    let (copenhagen, new_york) = (point("[12.5683,55.6761]"), point("[-74.0060,40.7128]"));
+    let globe = Metric::Geography;
+    assert!(is_found(&copenhagen, &new_york, 6_205_089.0, globe));
+    assert!(!is_found(&copenhagen, &new_york, 3_000_000.0, globe));
+    let across = (point("[179.9999,0]"), point("[-179.9999,0]"));
+    assert!(is_found(&across.0, &across.1, 23.0, globe), "the date line is no border");
+    assert!(!is_found(&across.0, &across.1, 5.0, globe));
+    assert!(is_found(&point("[0,90]"), &point("[77,90]"), 0.0, globe), "there is one pole");
+    let (area, outside) = (square(0, 0, 1), polygon("[[[0,0],[0,1],[1,1],[1,0],[0,0]]]"));
+    assert!(!is_found(&point("[50,50]"), &area, 0.0, globe));
+    assert!(is_found(&point("[50,50]"), &outside, 0.0, globe));
+    let plane = Metric::Geometry;
+    assert!(is_found(&point("[3,4]"), &point("[0,0]"), 5.0, plane));
+    assert!(!is_found(&point("[3000,4000]"), &point("[0,0]"), 5.0, plane));
+    assert!(!is_found(&point("[1100,700]"), &point("[1000,700]"), 1.0, plane));
+    assert!(is_found(&point("[-0.0,0]"), &point("[0,-1e-320]"), 0.0, plane));
+}
+
+#[test]
+fn a_shape_has_few_cells() {
+    for metric in [Metric::Geography, Metric::Geometry] {
+        for (shape, cells_max) in [
+            (point("[12.5683,55.6761]"), 1),
+            (line("[[0,0],[50,50]]"), 8),
+            (square(10, 10, 30), 8),
+            (polygon("[[[0,0],[0,1],[1,1],[1,0],[0,0]]]"), 8),
+        ] {
+            let cells = cells_of(&shape, metric).len();
+            assert!((1..=cells_max).contains(&cells), "{shape:?}: {cells}");
+            let region = Region::around(&shape, 1000.0, metric).expect("a shape");
+            assert!((1..=64).contains(&region.cells().len()));
+        }
+        assert!(cells_of(&read("{\"type\": \"Point\"}"), metric).is_empty());
+    }
+    let region = Region::around(&point("[12.5683,55.6761]"), 1000.0, Metric::Geography).unwrap();
+    assert!(region.cells().len() <= 32, "{}", region.cells().len());
+}
+
+/// A shape of this size around a place on the globe.
+fn around(middle: Vector, size: f64, kind: u32, radii: &[f64]) -> Value {
+    let other = if middle.z.abs() < 0.9 { (0.0, 0.0, 1.0) } else { (1.0, 0.0, 0.0) };
+    let east = Vector { x: other.0, y: other.1, z: other.2 }.cross(middle).unit();
+    let north = middle.cross(east);
+    let corner = |(number, radius): (u32, &f64)| {
+        let count = f64::from(u32::try_from(radii.len()).unwrap());
+        let angle = f64::from(number) / count * std::f64::consts::TAU;
+        let place =
+            east * (size * radius * libm::cos(angle)) + north * (size * radius * libm::sin(angle));
+        let place = (middle + place).unit().longitude_latitude();
+        (place.x, place.y)
+    };
+    let ring: Vec<(f64, f64)> = (0..).zip(radii).map(corner).collect();
+    let member = |name: &str, value: Value| (name.to_string(), value);
+    match kind {
+        0 => at(ring[0]),
+        1 => Value::Object(vec![
+            member("type", "LineString".into()),
+            member("coordinates", ring.iter().copied().map(position).collect::<Vec<_>>().into()),
+        ]),
+        2 => star_shape(&ring),
+        _ => star_shape(&ring.into_iter().rev().collect::<Vec<_>>()),
+    }
+}
+
+/// Two shapes of any size that are more often near each other than not.
+fn neighbours() -> impl Strategy<Value = (Value, Value)> {
+    let size = || (-7.0..0.0_f64).prop_map(|exponent| 10.0_f64.powf(exponent));
+    let one = || (size(), 0..4_u32, prop::collection::vec(0.5..1.5_f64, 3..8));
+    let middle = prop_oneof![
+        (-1.0..1.0_f64, -1.0..1.0_f64, -1.0..1.0_f64),
+        Just((0.0, 0.0, 1.0)),
+        Just((-1.0, 0.0, 0.0)),
+    ];
+    let apart = (size(), -1.0..1.0_f64, -1.0..1.0_f64, -1.0..1.0_f64);
+    (middle, apart, one(), one()).prop_filter_map("no direction", |(middle, apart, a, b)| {
+        let middle = Vector { x: middle.0, y: middle.1, z: middle.2 };
+        let offset = Vector { x: apart.1, y: apart.2, z: apart.3 } * apart.0;
+        let other = middle + offset;
+        if middle.length() < 0.1 || other.length() < 0.1 {
+            return None;
+        }
+        let a = around(middle.unit(), a.0, a.1, &a.2);
+        Some((a, around(other.unit(), b.0, b.1, &b.2)))
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn what_spatial_functions_find_is_found_by_cells((a, b) in neighbours()) {
+        let globe = Metric::Geography;
+        let distance = apply(DISTANCE, &[a.clone(), b.clone()]);
+        prop_assume!(distance.is_defined());
+        let limit = number(&distance) * (1.0 + 1e-12) + 1e-9;
+        prop_assert!(is_found(&a, &b, limit, globe) && is_found(&b, &a, limit, globe), "{:?}", limit);
+        if do_intersect(&a, &b) || is_within(&a, &b) || is_within(&b, &a) {
+            prop_assert!(is_found(&a, &b, 0.0, globe) && is_found(&b, &a, 0.0, globe));
+        }
+    }
+
+    #[test]
+    fn so_it_is_on_the_plane((ring, place) in star(), (other, _) in star(), east in -99.0..99.0_f64) {
+        let plane = Metric::Geometry;
+        let moved: Vec<_> = other.iter().map(|(x, y)| (x + east, *y)).collect();
+        let (a, b) = (star_shape(&ring), star_shape(&moved));
+        for (a, b) in [(&a, &b), (&at(place), &b)] {
+            let distance = apply_in(plane, DISTANCE, &[a.clone(), b.clone()]);
+            let limit = number(&distance) * (1.0 + 1e-12);
+            prop_assert!(is_found(a, b, limit, plane) && is_found(b, a, limit, plane));
+        }
     }
 }

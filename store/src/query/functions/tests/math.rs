@@ -196,7 +196,7 @@ fn what_is_no_number_is_refused() {
 #[test]
 fn random_numbers_come_from_the_moment() {
     let moment = super::Moment::new(super::NOW, super::NOW, 42);
-    let body = super::find("rand").expect("it is there").body;
+    let body = super::find("rand", super::Metric::default()).expect("it is there").body;
     let numbers: Vec<f64> = (0..1000)
         .map(|_| {
             let super::Value::Number(number) = body(&[], &moment) else { panic!("no number") };

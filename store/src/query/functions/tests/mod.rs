@@ -11,6 +11,7 @@ use std::borrow::Cow;
 
 use super::*;
 
+pub(super) const METRICS: [Metric; 2] = [Metric::Geography, Metric::Geometry];
 /// 2026-11-21T12:34:56.789Z
 pub(super) const NOW: Millis = Millis(1_795_264_496_789);
 
@@ -36,7 +37,12 @@ pub(super) fn result(call: &str) -> Value {
 }
 
 pub(super) fn apply(name: &str, args: &[Value]) -> Value {
-    let function = find(name).unwrap_or_else(|| panic!("there is no {name}"));
+    apply_in(Metric::Geography, name, args)
+}
+
+/// The result where coordinates mean this.
+pub(super) fn apply_in(metric: Metric, name: &str, args: &[Value]) -> Value {
+    let function = find(name, metric).unwrap_or_else(|| panic!("there is no {name}"));
     let Arity { least, most } = function.arity;
     assert!(args.len() >= least && most.is_none_or(|most| args.len() <= most), "{name}: {args:?}");
     let args: Vec<Cow<'_, Value>> = args.iter().map(Cow::Borrowed).collect();

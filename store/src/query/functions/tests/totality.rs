@@ -122,10 +122,10 @@ proptest! {
 
     #[test]
     fn every_function_takes_any_arguments(args in prop::collection::vec(value(), 8)) {
-        for function in all() {
+        for (metric, function) in METRICS.iter().flat_map(|metric| all(*metric).map(move |one| (*metric, one))) {
             let most = function.arity.most.unwrap_or(args.len());
             for count in function.arity.least..=most {
-                let result = apply(function.name, &args[..count]);
+                let result = apply_in(metric, function.name, &args[..count]);
                 prop_assert!(is_whole(&result), "{}: {:?}", function.name, result);
             }
         }
@@ -133,8 +133,10 @@ proptest! {
 
     #[test]
     fn spatial_functions_take_any_shapes(a in shape(), b in shape()) {
-        for name in ["ST_DISTANCE", "ST_WITHIN", "ST_INTERSECTS"] {
-            prop_assert!(is_whole(&apply(name, &[a.clone(), b.clone()])));
+        for metric in METRICS {
+            for name in ["ST_DISTANCE", "ST_WITHIN", "ST_INTERSECTS"] {
+                prop_assert!(is_whole(&apply_in(metric, name, &[a.clone(), b.clone()])));
+            }
         }
     }
 
@@ -152,7 +154,7 @@ proptest! {
 #[test]
 fn no_two_functions_have_one_name() {
     let mut names = BTreeSet::new();
-    for function in all() {
+    for function in all(Metric::default()) {
         assert_eq!(function.name, function.name.to_ascii_uppercase());
         assert!(names.insert(function.name), "{} is there twice", function.name);
         let Arity { least, most } = function.arity;
@@ -162,10 +164,11 @@ fn no_two_functions_have_one_name() {
 
 #[test]
 fn names_ignore_case_and_mind_underscores() {
-    assert_eq!(find("is_Defined").map(|function| function.name), Some("IS_DEFINED"));
-    assert_eq!(find("DateTimeAdd").map(|function| function.name), Some("DATETIMEADD"));
+    let metric = Metric::default();
+    assert_eq!(find("is_Defined", metric).map(|function| function.name), Some("IS_DEFINED"));
+    assert_eq!(find("DateTimeAdd", metric).map(|function| function.name), Some("DATETIMEADD"));
     for unknown in ["ISDEFINED", "", "IS_DEFINED ", "COUNT", "REGEXEXTRACT", "_"] {
-        assert!(find(unknown).is_none(), "{unknown}");
+        assert!(find(unknown, metric).is_none(), "{unknown}");
     }
 }
 
@@ -173,13 +176,15 @@ fn names_ignore_case_and_mind_underscores() {
 fn every_function_is_in_the_documentation() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/FUNCTIONS.md");
     let page = std::fs::read_to_string(path).expect("the page is there").to_ascii_uppercase();
-    for function in all() {
+    for function in all(Metric::default()) {
         assert!(page.contains(&format!("`{}", function.name)), "{}", function.name);
     }
 }
 
 #[test]
 fn only_distances_depend_on_the_processor() {
-    let not: Vec<&str> = all().filter(|one| !one.reproducible()).map(|one| one.name).collect();
-    assert_eq!(not, ["ST_DISTANCE"]);
+    for metric in METRICS {
+        let not = all(metric).filter(|one| !one.reproducible()).map(|one| one.name);
+        assert_eq!(not.collect::<Vec<_>>(), ["ST_DISTANCE"]);
+    }
 }
