@@ -3,6 +3,7 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use super::neighbours::Neighbours;
 use super::unique::UniqueChanges;
 use super::{Partition, PartitionState, Shared};
 use crate::charge::Charge;
@@ -33,6 +34,8 @@ pub(super) struct Draft<'p> {
     pub(super) batch: Batch,
     /// Changes of index entries: the last ones of the batch.
     pub(super) entries: EntryChanges,
+    /// The items that were swept.
+    pub(super) neighbours: Neighbours,
     /// Changes of entries of unique keys, for the later writes of this entry to see.
     pub(super) unique: UniqueChanges,
     pub(super) lsn: Lsn,
@@ -75,6 +78,7 @@ impl Partition {
             unique_keys,
             batch: Batch::default(),
             entries: EntryChanges::default(),
+            neighbours: Neighbours::default(),
             unique: UniqueChanges::default(),
             lsn: Lsn(position.index),
             due: None,
@@ -94,9 +98,10 @@ impl Partition {
 
     /// Writes the batch and the state as one step for every reader.
     fn publish(&self, draft: Draft<'_>, membership: Option<Membership>) -> Result<(), Fault> {
-        let Draft { mut state, index, unique_keys, mut batch, entries, unique, due, .. } = draft;
+        let Draft { mut state, index, unique_keys, mut batch, unique, due, .. } = draft;
+        let Draft { entries, neighbours, .. } = draft;
         unique.finish(&mut batch);
-        entries.finish(&mut batch);
+        entries.finish(&mut batch, |a, b| neighbours.stand_together(a, b));
         state.digest = batch.digest(state.digest);
         machine::put_meta(&mut batch, self.spec.group, MetaTag::State, &state);
         let mut shared = self.write_shared();
@@ -429,26 +434,27 @@ impl Draft<'_> {
     pub(super) fn remove(&mut self, key: &ItemKey, item: &Item) -> Result<(), Fault> {
         self.record_removed(key, item);
         self.index(ChangeKind::Delete, (key, &item.stamp, &item.body))?;
-        self.remove_rows(&VersionRow::new(key, item));
+        let version = VersionRow::new(key, item);
+        self.forget(&version);
+        self.batch.delete(Table::Items, &self.partition.keys.item(key));
+        self.batch.delete(Table::Numbers, &self.partition.keys.number(item.stamp.number));
         self.touched.push((key.clone(), None));
         Ok(())
-    }
-
-    /// Removes every row of a version but its index entries; it may be unread.
-    pub(super) fn remove_rows(&mut self, version: &VersionRow) {
-        let keys = self.partition.keys;
-        self.forget(version);
-        self.batch.delete(Table::Items, &keys.item(&version.item));
-        self.batch.delete(Table::Numbers, &keys.number(version.stamp.number));
     }
 
     /// Removes the rows of a version that its successor does not overwrite.
     fn forget(&mut self, version: &VersionRow) {
         let group = self.partition.spec.group;
-        self.batch.delete(Table::Feed, &feed_key(group, FeedPosition::of(&version.stamp)));
+        self.forget_in_feed(version);
         if let Some(expiry) = OwnExpiry::of(&version.stamp) {
             self.batch.delete(Table::Expiry, &expiry_key(group, expiry));
         }
+    }
+
+    /// Removes the row of the feed, and leaves the version out of the sums.
+    pub(super) fn forget_in_feed(&mut self, version: &VersionRow) {
+        let group = self.partition.spec.group;
+        self.batch.delete(Table::Feed, &feed_key(group, FeedPosition::of(&version.stamp)));
         let bytes = u64::from(version.body_bytes);
         let state = &mut self.state;
         state.items = state.items.checked_sub(1).expect("only stored items are removed");

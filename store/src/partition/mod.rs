@@ -11,6 +11,7 @@ mod cursors;
 mod due;
 mod history;
 mod index;
+mod neighbours;
 mod read;
 mod scan;
 mod sweep;

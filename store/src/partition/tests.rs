@@ -12,7 +12,7 @@ use crate::codec;
 use crate::command::{Action, Command, CommandEffect, ItemWrite, Precondition, Proposal};
 use crate::document::Document;
 use crate::engine::MemoryEngine;
-use crate::ids::{DatabaseNumber, ItemId};
+use crate::ids::{DatabaseNumber, ItemId, ItemNumber};
 use crate::item::ItemKey;
 use crate::partition_key::{KeyDefinition, KeyKind, PartitionKey};
 use crate::time::{ClockInterval, Millis, Seconds};
@@ -168,7 +168,65 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// Keys of a table, and the item number at the end of each.
+fn numbered(partition: &Partition, table: Table) -> Vec<ItemNumber> {
+    let ranges = partition.ranges().into_iter().filter(|range| range.table == table);
+    let rows = ranges.flat_map(|range| partition.snapshot().rows(&range).unwrap());
+    let number = |(key, _): (Vec<u8>, Vec<u8>)| *key.last_chunk().expect("a number");
+    let mut numbers: Vec<_> = rows.map(|row| ItemNumber(u64::from_be_bytes(number(row)))).collect();
+    numbers.sort();
+    numbers
+}
+
+/// Runs of items that die, and of items that live: long ones, short ones, and lone ones.
+fn lives() -> impl Strategy<Value = Vec<bool>> {
+    let run = (any::<bool>(), prop_oneof![1..4_usize, 10..40_usize, Just(100)]);
+    let runs = prop::collection::vec(run, 1..12);
+    runs.prop_map(|runs| {
+        runs.into_iter().flat_map(|(lives, count)| std::iter::repeat_n(lives, count)).collect()
+    })
+}
+
 proptest! {
+    #[test]
+    fn a_sweep_takes_every_row_of_the_dead_and_none_of_the_living(
+        lives in lives(),
+        limit in prop_oneof![Just(1000_u32), 1..50_u32],
+        has_own in any::<bool>(),
+    ) {
+        let partition = partition(&MemoryEngine::new());
+        let default = if has_own { Some(-1) } else { Some(10) };
+        let (epoch, policy) = (PolicyEpoch(1), policy(default));
+        apply(&partition, 100, Command::SetTtlPolicy { epoch, policy, retention: None });
+        let index = crate::indexing::complete(None).unwrap();
+        let rules = crate::indexing::IndexRules::new(&index).unwrap();
+        apply(&partition, 100, Command::SetIndexPolicy { epoch, rules });
+        for (id, lives) in (0..).zip(&lives) {
+            let ttl = match (has_own, lives) {
+                (true, true) => None,
+                (true, false) => Some(10),
+                (false, true) => Some(-1),
+                (false, false) => None,
+            };
+            let body = format!("{{\"id\":\"i{id}\",\"one\":1,\"few\":{}}}", id % 3);
+            apply(&partition, 100, upsert_body(id, ttl, body.as_bytes(), 3));
+        }
+        let limit = NonZeroU32::new(limit).unwrap();
+        let sweep = || apply(&partition, 200, Command::Sweep { limit, grace: Millis(0) });
+        while matches!(sweep(), CommandEffect::Swept { more: true, .. }) {}
+        let living = lives.iter().filter(|lives| **lives).count();
+        prop_assert_eq!(partition.state().items(), living as u64);
+        let numbers = numbered(&partition, Table::Numbers);
+        prop_assert_eq!(numbers.len(), living);
+        // `id`, `_ts`, `one`, `few`
+        let entered: Vec<_> = numbers.iter().flat_map(|number| [*number; 4]).collect();
+        prop_assert_eq!(numbered(&partition, Table::Index), entered);
+        prop_assert_eq!(numbered(&partition, Table::Expiry), []);
+        for table in [Table::Items, Table::Feed] {
+            prop_assert_eq!(numbered(&partition, table).len(), living);
+        }
+    }
+
     #[test]
     fn the_alarm_is_never_late(steps in prop::collection::vec(step(), 1..60)) {
         let engine = MemoryEngine::new();
