@@ -1,13 +1,11 @@
-"""What users of the unmodified azure-cosmos SDK see: the API, expiry, and a leader's death."""
+"""What users of the unmodified azure-cosmos SDK see: the API, and expiry."""
 
-import threading
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from azure.core import MatchConditions
-from azure.core.exceptions import AzureError
 from azure.cosmos import PartitionKey
 from azure.cosmos._execution_context import execution_dispatcher
 from azure.cosmos.aio import CosmosClient as AsyncCosmosClient
@@ -565,60 +563,6 @@ async def test_the_asynchronous_client_does_the_same():
             assert len([item async for item in container.read_all_items()]) == 11
         finally:
             await client.delete_database(database)
-
-
-# A leader's death
-
-
-def test_no_acknowledged_write_is_lost_with_a_leader(make_container, nodes):
-    container = make_container()
-    acknowledged, errors = [], []
-    stop = threading.Event()
-
-    def write(writer):
-        number = 0
-        while not stop.is_set():
-            id_ = f"{writer}-{number}"
-            number += 1
-            try:
-                container.create_item({"id": id_, "pk": f"p{number % 7}"})
-                acknowledged.append((time.monotonic(), id_))
-            except AzureError as error:  # outcome unknown, or surely not executed
-                errors.append(error)
-
-    leader = nodes.leader(database_of(container), container.id)
-    with ThreadPoolExecutor(4) as pool:
-        writers = [pool.submit(write, writer) for writer in range(4)]
-        try:
-            wait_for(lambda: len(acknowledged) > 100)
-            nodes.kill(leader)
-            killed = time.monotonic()
-            try:
-                wait_for(lambda: sum(at > killed for at, _ in list(acknowledged)) > 100)
-            finally:
-                nodes.start(leader)
-            nodes.wait_ready()
-        finally:
-            stop.set()
-        for writer in writers:
-            writer.result()
-    # The node that was away serves, too.
-    with connect(nodes.urls[leader]) as client:
-        there = client.get_database_client(database_of(container))
-        there = there.get_container_client(container.id)
-        present = {item["id"] for item in there.read_all_items()}
-    lost = {id_ for _, id_ in acknowledged} - present
-    assert not lost, f"{len(lost)} of {len(acknowledged)} acknowledged writes are lost"
-    assert len(present) <= len(acknowledged) + len(errors)
-    pause = min(at for at, _ in acknowledged if at > killed) - killed
-    print(f"{len(acknowledged)} acknowledged, {len(errors)} failed, {pause:.2f} s until the next")
-
-
-def wait_for(condition, seconds_max=30):
-    deadline = time.monotonic() + seconds_max
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.01)
 
 
 def database_of(container):

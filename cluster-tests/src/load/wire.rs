@@ -52,6 +52,7 @@ impl Request {
 }
 
 /// Signs requests of one kind for one link: the signature is good for many.
+#[derive(Clone)]
 pub struct Signed {
     /// The date it is good for.
     pub date: String,
@@ -110,6 +111,11 @@ impl Connection {
         Ok(head.status)
     }
 
+    /// A header of the answer that was received last.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        header(&self.buffer[..self.body_start], name)
+    }
+
     /// The body of the answer that was received last.
     pub fn body(&self) -> &[u8] {
         &self.buffer[self.body_start..]
@@ -159,6 +165,13 @@ fn parse_head(head: &[u8]) -> Result<Head, WireError> {
     Ok(Head { status, body_bytes })
 }
 
+fn header<'a>(head: &'a [u8], name: &str) -> Option<&'a str> {
+    let text = std::str::from_utf8(head).ok()?;
+    let mut headers = text.split("\r\n").filter_map(|line| line.split_once(':'));
+    let found = headers.find(|(found, _)| found.eq_ignore_ascii_case(name));
+    found.map(|(_, value)| value.trim())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -169,6 +182,14 @@ mod tests {
         assert_eq!(parse_head(head).unwrap(), Head { status: 201, body_bytes: 12 });
         let head = b"HTTP/1.1 304 Not Modified\r\ncontent-length: 12\r\n\r\n";
         assert_eq!(parse_head(head).unwrap(), Head { status: 304, body_bytes: 0 });
+    }
+
+    #[test]
+    fn a_header_is_found_however_it_is_written() {
+        let head = b"HTTP/1.1 200 OK\r\nETag: \"a:b\"\r\nX: y\r\n\r\n";
+        assert_eq!(header(head, "etag"), Some("\"a:b\""));
+        assert_eq!(header(head, "x"), Some("y"));
+        assert_eq!(header(head, "z"), None);
     }
 
     #[test]

@@ -8,12 +8,9 @@ use ephemeris_cluster_tests::client::AccountKey;
 
 /// Requests under way at the same time, unless the command line says how many.
 const CONCURRENCY: [usize; 4] = [1, 16, 64, 256];
-const EXPIRY_CONCURRENCY: [usize; 1] = [16];
-const TTL_CONCURRENCY: [usize; 1] = [64];
 /// Items stored beforehand, unless the command line says how many.
 const READ_ITEMS: u32 = 10_000;
 const EXPIRY_ITEMS: u32 = 100_000;
-const QUERY_ITEMS: u32 = 1_000_000;
 /// Items that expire together are stored at least this fast, unless the command line gives time.
 const LOAD_ITEMS_PER_SECOND: u32 = 5000;
 
@@ -44,13 +41,15 @@ pub(crate) struct Arguments {
     /// How long each run takes.
     #[arg(long, default_value_t = 5)]
     pub(crate) seconds: u64,
-    /// Requests under way at the same time, one run for each: 1,16,64,256; 16 for expiry, 64 for ttl.
+    /// Requests under way at the same time, one run for each; without it what the workload usually
+    /// has.
     #[arg(long, value_delimiter = ',')]
     pub(crate) concurrency: Vec<usize>,
     /// What is done, one run for each.
     #[arg(long, value_delimiter = ',', default_values_t = Workload::USUAL)]
     pub(crate) workload: Vec<Workload>,
-    /// Items stored beforehand: 10000 for reads, 100000 for expiry, 1000000 for queries.
+    /// Items stored beforehand: 10000 for reads, 100000 for expiry, 200000 for change-feed, 1000000 for
+    /// query.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) items: Option<u32>,
     /// Time to store the items that expire together, in seconds; 1 for 5000 items without it.
@@ -59,6 +58,12 @@ pub(crate) struct Arguments {
     /// How long removing expired items is watched, in seconds; longer ones are not told.
     #[arg(long, default_value_t = 300)]
     pub(crate) drain_seconds: u64,
+    /// What the throttled container is given, in request units a second.
+    #[arg(long, default_value_t = 5000, value_name = "RU/S")]
+    pub(crate) request_units: u32,
+    /// Idle connections.
+    #[arg(long, default_value_t = 10_000)]
+    pub(crate) connections: u32,
     /// Send to nodes that do not lead, which forward.
     #[arg(long)]
     pub(crate) forwarded: bool,
@@ -94,32 +99,27 @@ impl Arguments {
 
     /// Requests under way at the same time, one run for each.
     pub(crate) fn request_concurrency(&self) -> &[usize] {
-        if self.concurrency.is_empty() { &CONCURRENCY } else { &self.concurrency }
+        self.concurrency_or(&CONCURRENCY)
     }
 
-    /// Creates under way at the same time while items expire, one round for each.
-    pub(crate) fn expiry_concurrency(&self) -> &[usize] {
-        if self.concurrency.is_empty() { &EXPIRY_CONCURRENCY } else { &self.concurrency }
-    }
-
-    /// Requests under way at the same time while the cost of a time to live is measured.
-    pub(crate) fn ttl_concurrency(&self) -> &[usize] {
-        if self.concurrency.is_empty() { &TTL_CONCURRENCY } else { &self.concurrency }
+    /// The same for a workload that usually has others.
+    pub(crate) fn concurrency_or<'a>(&'a self, usual: &'a [usize]) -> &'a [usize] {
+        if self.concurrency.is_empty() { usual } else { &self.concurrency }
     }
 
     /// Items stored beforehand, for reads.
     pub(crate) fn read_items(&self) -> u32 {
-        self.items.unwrap_or(READ_ITEMS)
+        self.items_or(READ_ITEMS)
     }
 
     /// Items that expire together.
     pub(crate) fn expiry_items(&self) -> u32 {
-        self.items.unwrap_or(EXPIRY_ITEMS)
+        self.items_or(EXPIRY_ITEMS)
     }
 
-    /// Items that queries are asked about.
-    pub(crate) fn query_items(&self) -> u32 {
-        self.items.unwrap_or(QUERY_ITEMS)
+    /// Items stored beforehand, for a workload that usually has so many.
+    pub(crate) fn items_or(&self, usual: u32) -> u32 {
+        self.items.unwrap_or(usual)
     }
 
     /// Time to store those that expire, in seconds.
@@ -152,6 +152,14 @@ pub(crate) enum Workload {
     Query,
     /// Creates and reads in containers that differ in their time to live alone.
     Ttl,
+    /// Transactional batches of creates, next to single creates.
+    Batch,
+    /// The change feed of many items, from the beginning.
+    ChangeFeed,
+    /// More creates than a container's request units pay for.
+    Throttle,
+    /// Connections on which nothing happens.
+    Idle,
 }
 
 impl Workload {
@@ -166,6 +174,10 @@ impl Workload {
             Workload::Expiry => "expiry",
             Workload::Query => "query",
             Workload::Ttl => "ttl",
+            Workload::Batch => "batch",
+            Workload::ChangeFeed => "change-feed",
+            Workload::Throttle => "throttle",
+            Workload::Idle => "idle",
         }
     }
 
@@ -175,7 +187,13 @@ impl Workload {
             Workload::Create => Some(1.0),
             Workload::Read => Some(0.0),
             Workload::Mixed => Some(0.5),
-            Workload::Expiry | Workload::Query | Workload::Ttl => None,
+            Workload::Expiry
+            | Workload::Query
+            | Workload::Ttl
+            | Workload::Batch
+            | Workload::ChangeFeed
+            | Workload::Throttle
+            | Workload::Idle => None,
         }
     }
 }
@@ -201,13 +219,13 @@ mod tests {
     fn expiry_has_numbers_of_its_own_unless_they_are_given() {
         let arguments = Arguments::parse_from(["bench"]);
         assert_eq!((arguments.read_items(), arguments.expiry_items()), (10_000, 100_000));
-        assert_eq!(arguments.expiry_concurrency(), [16]);
+        assert_eq!(arguments.concurrency_or(&[16]), [16]);
         assert_eq!(arguments.load_seconds(), 20);
         assert_eq!(arguments.requests().count(), 3);
         let given = ["bench", "--items=5001", "--concurrency=7", "--workload=expiry"];
         let arguments = Arguments::parse_from(given);
         assert_eq!((arguments.read_items(), arguments.expiry_items()), (5001, 5001));
-        assert_eq!(arguments.expiry_concurrency(), [7]);
+        assert_eq!(arguments.concurrency_or(&[16]), [7]);
         assert_eq!(arguments.load_seconds(), 2);
         assert_eq!(arguments.requests().count(), 0);
     }

@@ -6,17 +6,23 @@
 //! 3. Items that expire all at once, if wanted: `expiry`.
 //! 4. Queries, if wanted: `query`.
 //! 5. Containers with and without a time to live next to each other, if wanted: `ttl`.
-//! 6. Each run tells operations a second, latencies, and what servers and generator have used;
+//! 6. Transactional batches, change feeds, throttled containers, idle connections, if wanted: `batch`,
+//!    `change_feed`, `throttle`, `idle`.
+//! 7. Each run tells operations a second, latencies, and what servers and generator have used;
 //!    `others` says how many processors something else kept busy: near 0, or the run is void.
 
 mod arguments;
+mod batch;
+mod change_feed;
 mod echo;
 mod expiry;
+mod idle;
 mod plan;
 mod query;
 mod report;
 mod servers;
 mod sources;
+mod throttle;
 mod ttl;
 
 use std::process::ExitCode;
@@ -64,21 +70,30 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
 }
 
 async fn bench(arguments: &Arguments) -> anyhow::Result<()> {
-    let starts = if arguments.urls.is_empty() { measure_starts().await } else { Vec::new() };
-    let mut runs = plan::run(arguments).await?;
-    let mut expiry = Vec::new();
-    if arguments.workload.contains(&Workload::Expiry) {
-        let found = expiry::run(arguments).await?;
-        runs.extend(found.runs);
-        expiry = found.expiry;
+    let starts_ms = if arguments.urls.is_empty() { measure_starts().await } else { Vec::new() };
+    let runs = plan::run(arguments).await?;
+    let mut report = report::Report { starts_ms, runs, ..report::Report::default() };
+    for workload in &arguments.workload {
+        match workload {
+            // These are requests of one kind, or a mix: the plan's.
+            Workload::Create | Workload::Read | Workload::Mixed => {}
+            Workload::Expiry => {
+                let found = expiry::run(arguments).await?;
+                report.runs.extend(found.runs);
+                report.expiry = found.expiry;
+            }
+            Workload::Query => report.queries = query::run(arguments).await?,
+            Workload::Ttl => report.ttl = ttl::run(arguments).await?,
+            Workload::Batch => {
+                let found = batch::run(arguments).await?;
+                report.runs.extend(found.runs);
+                report.batches = found.gains;
+            }
+            Workload::ChangeFeed => report.change_feeds = change_feed::run(arguments).await?,
+            Workload::Throttle => report.throttled = throttle::run(arguments).await?,
+            Workload::Idle => report.idle = idle::run(arguments).await?,
+        }
     }
-    let mut queries = Vec::new();
-    if arguments.workload.contains(&Workload::Query) {
-        queries = query::run(arguments).await?;
-    }
-    let wants_ttl = arguments.workload.contains(&Workload::Ttl);
-    let ttl = if wants_ttl { ttl::run(arguments).await? } else { Vec::new() };
-    let report = report::Report { starts_ms: starts, runs, expiry, queries, ttl };
     println!("{report}");
     if let Some(file) = &arguments.json {
         std::fs::write(file, serde_json::to_vec_pretty(&report)?)?;

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use anyhow::bail;
 use ephemeris_cluster_tests::client::{AccountKey, Container};
-use ephemeris_cluster_tests::load::{ClosedLoop, Measured};
+use ephemeris_cluster_tests::load::{ClosedLoop, Measured, Source};
 use ephemeris_cluster_tests::measure::Usage;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
@@ -82,8 +82,7 @@ impl Bench<'_> {
                 let what = format!("{} {workload} with {concurrency}", server.name());
                 self.progress.set_message(what);
                 let sources = self.sources(&reads, creates_share, *concurrency);
-                let run = self.run_one(servers, server, workload.name(), sources);
-                runs.push(run.await);
+                runs.push(measure(arguments, servers, server, workload.name(), sources).await);
                 self.progress.inc(1);
             }
         }
@@ -139,20 +138,21 @@ impl Bench<'_> {
         });
         sources.collect()
     }
+}
 
-    async fn run_one(
-        &self,
-        servers: &Servers,
-        server: Server,
-        what: &'static str,
-        sources: Vec<(SocketAddr, Mix)>,
-    ) -> Run {
-        let concurrency = sources.len();
-        let before = (servers.read().await, Usage::of_self());
-        let measured = ClosedLoop::lasting(self.arguments.duration()).run(sources).await;
-        let after = (servers.read().await, Usage::of_self());
-        summarise(server, what, concurrency, &measured, before, after)
-    }
+/// Runs a closed loop, and tells what servers and generator have used for it.
+pub(crate) async fn measure<S: Source>(
+    arguments: &Arguments,
+    servers: &Servers,
+    server: Server,
+    what: &'static str,
+    sources: Vec<(SocketAddr, S)>,
+) -> Run {
+    let concurrency = sources.len();
+    let before = (servers.read().await, Usage::of_self());
+    let measured = ClosedLoop::lasting(arguments.duration()).run(sources).await;
+    let after = (servers.read().await, Usage::of_self());
+    summarise(server, what, concurrency, &measured, before, after)
 }
 
 /// A run by what it measured, and what was used before and after it.

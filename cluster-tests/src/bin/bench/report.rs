@@ -6,8 +6,12 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
+use crate::batch::BatchGain;
+use crate::change_feed::FeedRate;
 use crate::expiry::Expiry;
+use crate::idle::IdleCost;
 use crate::query::QueryCost;
+use crate::throttle::Throttled;
 use crate::ttl::Cost;
 
 /// Whose run it was.
@@ -78,7 +82,7 @@ fn micros(duration: Duration) -> f64 {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts stay below 2^52")]
-fn float(count: u64) -> f64 {
+pub(crate) fn float(count: u64) -> f64 {
     count as f64
 }
 
@@ -115,6 +119,14 @@ pub(crate) struct Report {
     pub(crate) queries: Vec<QueryCost>,
     /// What a time to live costs where nothing expires.
     pub(crate) ttl: Vec<Cost>,
+    /// What transactional batches gain; their runs are `single` and `batch`.
+    pub(crate) batches: Vec<BatchGain>,
+    /// How fast change feeds are read.
+    pub(crate) change_feeds: Vec<FeedRate>,
+    /// What a container with an offer serves.
+    pub(crate) throttled: Vec<Throttled>,
+    /// What connections cost on which nothing happens.
+    pub(crate) idle: Vec<IdleCost>,
 }
 
 impl Report {
@@ -158,23 +170,28 @@ impl fmt::Display for Report {
         for run in &self.runs {
             self.write_run(f, run)?;
         }
-        if !self.expiry.is_empty() {
-            Expiry::write_head(f)?;
-        }
-        for expiry in &self.expiry {
-            write!(f, "{expiry}")?;
-        }
+        write_lines(f, Expiry::write_head, &self.expiry)?;
         if !self.queries.is_empty() {
             QueryCost::write_table(&self.queries, f)?;
         }
-        if !self.ttl.is_empty() {
-            Cost::write_head(f)?;
-        }
-        for cost in &self.ttl {
-            write!(f, "{cost}")?;
-        }
-        Ok(())
+        write_lines(f, Cost::write_head, &self.ttl)?;
+        write_lines(f, BatchGain::write_head, &self.batches)?;
+        write_lines(f, FeedRate::write_head, &self.change_feeds)?;
+        write_lines(f, Throttled::write_head, &self.throttled)?;
+        write_lines(f, IdleCost::write_head, &self.idle)
     }
+}
+
+/// A table, unless it has no lines.
+fn write_lines<L: fmt::Display>(
+    f: &mut fmt::Formatter<'_>,
+    write_head: fn(&mut fmt::Formatter<'_>) -> fmt::Result,
+    lines: &[L],
+) -> fmt::Result {
+    if !lines.is_empty() {
+        write_head(f)?;
+    }
+    lines.iter().try_for_each(|line| write!(f, "{line}"))
 }
 
 impl Report {

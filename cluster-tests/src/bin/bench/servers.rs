@@ -16,6 +16,11 @@ use crate::echo::Echo;
 
 /// How long a new container may take until it has a leader.
 const LEADER_DEADLINE: Duration = Duration::from_secs(10);
+/// How long nodes may go on compacting what they were filled with, and how it is noticed that they
+/// are done: in a while they use less than a part of a processor.
+const COMPACTING_MAX: Duration = Duration::from_mins(2);
+const QUIET_FOR: Duration = Duration::from_secs(2);
+const QUIET_PART: u32 = 20;
 
 /// Servers, and how to look into them.
 pub(crate) struct Servers {
@@ -87,6 +92,15 @@ impl Servers {
         if answer.status != 201 {
             bail!("the container cannot be made: {}", answer.describe());
         }
+        self.follow(arguments, container).await
+    }
+
+    /// Turns to where a container is led.
+    pub(crate) async fn follow(
+        &mut self,
+        arguments: &Arguments,
+        container: &Container,
+    ) -> anyhow::Result<()> {
         self.targets = targets(&self.nodes, container, arguments.forwarded).await?;
         Ok(())
     }
@@ -113,14 +127,14 @@ impl Servers {
         self.nodes.iter().map(|client| address(client.base())).collect()
     }
 
-    /// Waits until they use less than so much processor time in a while, though not for ever.
-    pub(crate) async fn rest(&self, pause: Duration, cpu_max: Duration, deadline: Duration) {
+    /// Waits until they have put away what they were given, though not for ever.
+    pub(crate) async fn rest(&self) {
         let begun = clock::monotonic();
-        while begun.elapsed() < deadline {
+        while begun.elapsed() < COMPACTING_MAX {
             let before = self.read().await.usage;
-            tokio::time::sleep(pause).await;
+            tokio::time::sleep(QUIET_FOR).await;
             let used = self.read().await.usage.zip(before).map(|(after, before)| after - before);
-            if used.is_none_or(|used| used.cpu < cpu_max) {
+            if used.is_none_or(|used| used.cpu < QUIET_FOR / QUIET_PART) {
                 break;
             }
         }

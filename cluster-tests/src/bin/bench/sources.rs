@@ -21,6 +21,8 @@ const RUN_DIGITS: usize = 6;
 /// Creates items with ids nobody else uses, on one node.
 pub(crate) struct Creates {
     bytes: Vec<u8>,
+    /// Status of a good answer.
+    good: u16,
     /// Where the id stands, and where its end stands as partition key.
     ids: Vec<(usize, usize)>,
     /// Digits all ids of this worker begin with.
@@ -31,22 +33,53 @@ pub(crate) struct Creates {
 impl Creates {
     /// A source for one worker.
     pub(crate) fn new(host: SocketAddr, container: &Container, key: &AccountKey, run: u64) -> Self {
+        let item = item(&placeholder(ID_DIGITS), &placeholder(KEY_DIGITS), "");
+        Self::of(host, container, key, &[], &item, 201, run)
+    }
+
+    /// The same in transactional batches: the ids of a batch differ behind what is its own.
+    pub(crate) fn batches(
+        host: SocketAddr,
+        container: &Container,
+        key: &AccountKey,
+        items: u32,
+        run: u64,
+    ) -> Self {
+        let (id, pk) = (placeholder(ID_DIGITS), placeholder(KEY_DIGITS));
+        let create = |number| {
+            let item = item(&format!("{id}-{number}"), &pk, "");
+            format!("{{\"operationType\":\"Create\",\"resourceBody\":{item}}}")
+        };
+        let creates: Vec<String> = (0..items).map(create).collect();
+        let headers =
+            [("x-ms-cosmos-is-batch-request", "True"), ("x-ms-cosmos-batch-atomic", "True")];
+        Self::of(host, container, key, &headers, &format!("[{}]", creates.join(",")), 200, run)
+    }
+
+    fn of(
+        host: SocketAddr,
+        container: &Container,
+        key: &AccountKey,
+        more: &[(&str, &str)],
+        body: &str,
+        good: u16,
+        run: u64,
+    ) -> Self {
         let path = container.items();
         let signed = Signed::new(key, "POST", &path, clock::wall());
-        let (id, pk) = ("#".repeat(ID_DIGITS), "#".repeat(KEY_DIGITS));
-        let body = item(&id, &pk, "");
-        let partition_key = format!("[\"{pk}\"]");
-        let headers = [
+        let partition_key = format!("[\"{}\"]", placeholder(KEY_DIGITS));
+        let mut headers = vec![
             ("x-ms-date", signed.date.as_str()),
             ("authorization", &signed.authorization),
             ("x-ms-version", "2020-07-15"),
             ("content-type", "application/json"),
             ("x-ms-documentdb-partitionkey", &partition_key),
         ];
+        headers.extend_from_slice(more);
         let request = Request::new(&format!("POST {path}"), host, &headers, body.as_bytes());
         let bytes = request.bytes().to_vec();
         let ids = placeholders(&bytes);
-        Self { bytes, ids, run, serial: 0 }
+        Self { bytes, good, ids, run, serial: 0 }
     }
 
     /// The id of a worker's item, by its number.
@@ -64,7 +97,7 @@ impl Source for Creates {
             let end = &id.as_bytes()[ID_DIGITS - digits..];
             self.bytes[*at..*at + digits].copy_from_slice(end);
         }
-        (&self.bytes, 201)
+        (&self.bytes, self.good)
     }
 }
 
@@ -75,7 +108,12 @@ pub(crate) fn item(id: &str, pk: &str, more: &str) -> String {
     format!("{start}{filler}\"}}")
 }
 
-/// Places and lengths of all runs of `#`.
+/// What stands for so many digits until a request is sent.
+fn placeholder(digits: usize) -> String {
+    "#".repeat(digits)
+}
+
+/// Places and lengths of all placeholders.
 fn placeholders(bytes: &[u8]) -> Vec<(usize, usize)> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -212,6 +250,31 @@ mod tests {
             assert!(id.ends_with(pk), "{id} {pk}");
             assert!(head.contains(&format!("x-ms-documentdb-partitionkey: [\"{pk}\"]")), "{head}");
             assert!(head.contains(&format!("content-length: {ITEM_BYTES}")), "{head}");
+        }
+    }
+
+    #[test]
+    fn a_batch_creates_items_of_its_own_under_one_key() {
+        let container = Container::new("bench", "items");
+        let host = "127.0.0.1:1".parse().unwrap();
+        let mut batches = Creates::batches(host, &container, &AccountKey::emulator(), 3, 0xAB);
+        for serial in 0..2 {
+            let (request, good) = batches.next();
+            assert_eq!(good, 200);
+            let (head, body) = parts(request);
+            let id = Creates::id(0xAB, serial);
+            let pk = &id[ID_DIGITS - KEY_DIGITS..];
+            assert!(head.contains(&format!("x-ms-documentdb-partitionkey: [\"{pk}\"]")), "{head}");
+            assert!(head.contains("x-ms-cosmos-batch-atomic: True"), "{head}");
+            for number in 0..3 {
+                let item = &body[number]["resourceBody"];
+                assert_eq!(
+                    (&item["id"], &item["pk"]),
+                    (&format!("{id}-{number}").into(), &pk.into())
+                );
+                assert_eq!(item.to_string().len(), ITEM_BYTES);
+            }
+            assert_eq!(body.as_array().unwrap().len(), 3);
         }
     }
 

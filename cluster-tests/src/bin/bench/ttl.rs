@@ -13,17 +13,18 @@ use std::net::SocketAddr;
 use anyhow::bail;
 use ephemeris_cluster_tests::client::{AccountKey, Container};
 use ephemeris_cluster_tests::load::{ClosedLoop, Source};
-use ephemeris_cluster_tests::measure::Usage;
 use indicatif::ProgressBar;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::arguments::Arguments;
-use crate::plan::{WORKERS_MAX, summarise};
+use crate::plan::{WORKERS_MAX, measure};
 use crate::report::{Run, Server, shown};
 use crate::servers::Servers;
 use crate::sources::{Creates, Reads};
 
+/// Requests under way at the same time, unless the command line says how many.
+const CONCURRENCY: [usize; 1] = [64];
 /// How often every container is measured.
 const ROUNDS: u64 = 6;
 /// Requests under way while items for reads are stored.
@@ -166,7 +167,7 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<Vec<Cost>> {
     }
     let Some(servers) = servers else { bail!("there is no container to measure") };
     let mut costs = Vec::new();
-    for concurrency in arguments.ttl_concurrency() {
+    for concurrency in arguments.concurrency_or(&CONCURRENCY) {
         for kind in Kind::ALL {
             let measuring = Measuring { arguments, key: &key, servers: &servers, kind };
             costs.extend(measuring.run(&subjects, *concurrency).await?);
@@ -239,13 +240,8 @@ impl Measuring<'_> {
         }
     }
 
-    async fn measure<S: Source + Send + 'static>(&self, sources: Vec<(SocketAddr, S)>) -> Run {
-        let concurrency = sources.len();
-        let before = (self.servers.read().await, Usage::of_self());
-        let measured = ClosedLoop::lasting(self.arguments.duration()).run(sources).await;
-        let after = (self.servers.read().await, Usage::of_self());
-        let (server, name) = (Server::Ephemeris, self.kind.name());
-        summarise(server, name, concurrency, &measured, before, after)
+    async fn measure<S: Source>(&self, sources: Vec<(SocketAddr, S)>) -> Run {
+        measure(self.arguments, self.servers, Server::Ephemeris, self.kind.name(), sources).await
     }
 }
 

@@ -23,6 +23,8 @@ use crate::report::{Run, Server};
 use crate::servers::{Reading, Servers};
 use crate::sources::Creates;
 
+/// Creates under way at the same time, unless the command line says how many.
+const CONCURRENCY: [usize; 1] = [16];
 /// Pause between the last item stored and whatever is measured.
 const SETTLE_SECONDS: u64 = 2;
 /// Runs of one round, which give their creates ids of their own.
@@ -64,7 +66,7 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<Found> {
     let progress = ProgressBar::new_spinner();
     let mut scenario = Scenario { arguments, container, key, servers, progress, rounds_begun: 0 };
     let mut found = Found::default();
-    for concurrency in arguments.expiry_concurrency() {
+    for concurrency in arguments.concurrency_or(&CONCURRENCY) {
         scenario.measure(*concurrency, &mut found).await?;
     }
     scenario.progress.finish_and_clear();

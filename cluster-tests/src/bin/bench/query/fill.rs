@@ -1,4 +1,4 @@
-//! Stores the items that queries are asked about, in batches of one partition key each.
+//! Stores the items that queries and change feeds are asked about, in batches of one partition key each.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -22,25 +22,25 @@ const ATTEMPTS_MAX: u32 = 10;
 
 /// Items to be stored.
 #[derive(Clone)]
-pub(super) struct Fill {
-    pub(super) container: Container,
-    pub(super) items: u32,
-    pub(super) progress: ProgressBar,
+pub(crate) struct Fill {
+    pub(crate) container: Container,
+    pub(crate) items: u32,
+    pub(crate) progress: ProgressBar,
 }
 
 /// An item's id.
-pub(super) fn id(number: u32) -> String {
+pub(crate) fn id(number: u32) -> String {
     format!("item-{number}")
 }
 
 /// An item's partition key.
-pub(super) fn key(number: u32) -> String {
+pub(crate) fn key(number: u32) -> String {
     format!("key-{}", number / BATCH_ITEMS)
 }
 
 impl Fill {
     /// Stores all of them.
-    pub(super) async fn run(&self, client: &Client) -> anyhow::Result<()> {
+    pub(crate) async fn run(&self, client: &Client) -> anyhow::Result<()> {
         let stored = Arc::new(AtomicU32::new(0));
         let mut workers = JoinSet::new();
         for worker in 0..WORKERS {

@@ -5,7 +5,7 @@
 //! time, next to point reads of the same items. What counts is the processor time of all nodes for one
 //! query, as a ratio of a point read's, and how many items a second of processor time passes.
 
-mod fill;
+pub(crate) mod fill;
 mod outcome;
 
 use std::net::SocketAddr;
@@ -24,11 +24,8 @@ use crate::sources::{query_request, read_request};
 use fill::Fill;
 pub(crate) use outcome::QueryCost;
 
-/// How long nodes may go on compacting what they were filled with, and how it is noticed that they
-/// are done: in a while they use less than a part of a processor.
-const COMPACTING_MAX: Duration = Duration::from_mins(2);
-const QUIET_FOR: Duration = Duration::from_secs(2);
-const QUIET_PART: u32 = 20;
+/// Items that queries are asked about, unless the command line says how many.
+const ITEMS: u32 = 1_000_000;
 /// Pages of one query at most.
 const PAGES_MAX: usize = 100_000;
 
@@ -77,13 +74,13 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<Vec<QueryCost>>
     let definition = json!({ "indexingPolicy": policy });
     let servers = Servers::nodes(arguments, &key, &container, definition).await?;
     let progress = ProgressBar::new_spinner();
-    let items = arguments.query_items();
+    let items = arguments.items_or(ITEMS);
     let client = Client::new(format!("http://{}", servers.targets[0]), key.clone());
     let begun = clock::monotonic();
     Fill { container: container.clone(), items, progress: progress.clone() }.run(&client).await?;
     let filled_in = begun.elapsed();
     progress.set_message("waiting for compactions to end");
-    servers.rest(QUIET_FOR, QUIET_FOR / QUIET_PART, COMPACTING_MAX).await;
+    servers.rest().await;
     let bench = Bench { arguments, container, key, servers, client, progress };
     let mut costs = vec![bench.point_reads().await];
     for case in cases(items) {
