@@ -56,6 +56,12 @@ const WALLS: &[Wall] = &[
         forbidden: &["SystemTime :: now", "Instant :: now", "clock_gettime"],
     },
     Wall {
+        why: "whether an item exists is asked of partition::liveness alone",
+        within: SOURCES,
+        except: &["store/src/ttl.rs", "store/src/partition/"],
+        forbidden: &["has_expired", "ttl ( ) . judge"],
+    },
+    Wall {
         why: "every task has an owner",
         within: SOURCES,
         except: &["node/src/supervisor.rs"],
@@ -294,6 +300,8 @@ fn every_wall_fires_on_what_it_forbids() {
         ("node/src/a.rs", "let now = SystemTime::now();"),
         ("raft/src/group.rs", "let now = tokio :: time :: Instant::now();"),
         ("cluster-tests/src/a.rs", "Instant\n    ::now()"),
+        ("store/src/query/a.rs", "let is_dead = ttl.has_expired(stamp.ttl, stamp.ts);"),
+        ("node/src/a.rs", "match state.ttl().judge(stamp.ttl, stamp.ts, hi) {}"),
         ("node/src/a.rs", "tokio::spawn(async {});"),
         ("raft/src/a.rs", "tokio::task::spawn(async {});"),
         ("store/tests/a.rs", "todo!()"),

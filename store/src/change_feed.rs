@@ -77,7 +77,7 @@ pub fn read_changes(
             break;
         }
         (looked_at, last) = (looked_at + 1, Some(position.lsn));
-        match view.state().ttl().judge(row.stamp.ttl, row.stamp.ts, hi) {
+        match view.judge(row.item.as_bytes(), &row.stamp, hi) {
             Life::Dead => continue,
             Life::InDoubt(expiry) => return Ok(PageOutcome::InDoubt(expiry)),
             Life::Alive => {}

@@ -42,10 +42,10 @@ pub enum Command {
     },
     /// Moves the partition clock, so that what has expired is dead for everybody.
     AdvanceClock,
-    /// Removes up to `limit` items of a logical partition.
-    Clear {
-        /// What all their keys begin with.
-        logical_partition: LogicalPartition,
+    /// Deletes everything that a logical partition holds; the rows go later.
+    Clear(LogicalPartition),
+    /// Removes up to `limit` items that were deleted with their logical partition.
+    SweepCleared {
         /// The most items to remove.
         limit: NonZeroU32,
     },
@@ -187,6 +187,11 @@ impl From<InvalidTtl> for Refusal {
     }
 }
 
+/// A logical partition was not deleted: too many of them wait for their rows to be removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
+#[error("the rows of too many deleted logical partitions wait to be removed")]
+pub struct TooManyCleared;
+
 /// What an operation did to an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Effect {
@@ -247,14 +252,9 @@ pub enum CommandEffect {
     PolicySet(PolicyEpoch),
     /// The clock moved, or stood already where it should.
     ClockAdvanced,
-    /// So many items of a logical partition were removed.
-    Cleared {
-        /// How many.
-        removed: u32,
-        /// True if there may be more.
-        more: bool,
-    },
-    /// So many dead items were removed.
+    /// A logical partition holds nothing any more, or nothing was done.
+    Cleared(Result<(), TooManyCleared>),
+    /// So many dead or deleted items were removed.
     Swept {
         /// How many.
         removed: u32,

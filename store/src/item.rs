@@ -18,7 +18,7 @@ use crate::ttl::ItemTtl;
 pub struct ItemKey(#[serde(with = "serde_bytes")] Vec<u8>);
 
 /// What the keys of all items with one partition key value begin with.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LogicalPartition(#[serde(with = "serde_bytes")] Vec<u8>);
 
 impl LogicalPartition {
@@ -35,6 +35,11 @@ impl LogicalPartition {
     /// True if it starts with a slot at all: what a decoder must check.
     pub fn is_valid(&self) -> bool {
         !self.0.is_empty()
+    }
+
+    /// The bytes, slot first.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
     }
 
     /// True for the key of an item in it. Keys are self-delimiting, so none begins with a part of

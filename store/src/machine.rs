@@ -102,6 +102,8 @@ pub enum MetaTag {
     IndexBuild,
     /// The unique keys.
     UniqueKeys,
+    /// Deleted logical partitions that may still have rows.
+    Cleared,
 }
 
 const SPEC_TAG: u8 = 3;
@@ -116,6 +118,7 @@ pub fn meta_key(group: GroupId, tag: MetaTag) -> Vec<u8> {
         MetaTag::Index => 4,
         MetaTag::IndexBuild => 5,
         MetaTag::UniqueKeys => 6,
+        MetaTag::Cleared => 7,
     };
     let mut key = group.0.to_be_bytes().to_vec();
     key.push(tag);

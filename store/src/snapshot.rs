@@ -148,6 +148,7 @@ impl Installer {
             MetaTag::Index,
             MetaTag::IndexBuild,
             MetaTag::UniqueKeys,
+            MetaTag::Cleared,
         ] {
             clearing.delete(Table::Meta, &machine::meta_key(group, tag));
         }

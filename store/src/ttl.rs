@@ -1,9 +1,9 @@
-//! Time to live: what it means, and the one rule that decides whether an item still exists.
+//! Time to live: what it means, and the rule that decides whether a version has expired.
 //!
-//! Every path — reads, queries, feeds, writes, the sweeper — asks `TtlState::is_dead` and nothing
-//! else. The rule and its replicated state are `docs/TTL.md`, "The model": a partition clock that
-//! never goes back, the container's policy, and two floors that remember in two integers everything
-//! that was ever dead under an earlier policy.
+//! The rule and its replicated state are `docs/TTL.md`, "The model": a partition clock that never goes
+//! back, the container's policy, and two floors that remember in two integers everything that was ever
+//! dead under an earlier policy. Whether an item exists also depends on deletes of whole logical
+//! partitions: `partition::liveness` asks for both, and every path asks there.
 
 use std::num::NonZeroU32;
 
@@ -246,8 +246,8 @@ impl TtlState {
         self.jumped_to.is_some_and(|to| self.clock.0 < to.0.saturating_add(grace.0))
     }
 
-    /// The rule: true if a version written at `ts` with this `ttl` no longer exists.
-    pub fn is_dead(&self, ttl: ItemTtl, ts: Seconds) -> bool {
+    /// The rule: true if the time of a version written at `ts` with this `ttl` is over.
+    pub fn has_expired(&self, ttl: ItemTtl, ts: Seconds) -> bool {
         let clock = self.clock.floor_seconds();
         match ttl {
             ItemTtl::Never => false,
@@ -278,9 +278,9 @@ impl TtlState {
         Some(ts.plus(seconds.get()))
     }
 
-    /// Judges a version for a reader whose clock may read as late as `hi`.
+    /// Judges what time has made of a version, for a reader whose clock may read as late as `hi`.
     pub fn judge(&self, ttl: ItemTtl, ts: Seconds, hi: Millis) -> Life {
-        if self.is_dead(ttl, ts) {
+        if self.has_expired(ttl, ts) {
             return Life::Dead;
         }
         match self.expiry(ttl, ts) {
@@ -359,8 +359,8 @@ mod tests {
 
     #[test]
     fn r1_equality_is_expired() {
-        assert!(!state(default(10), 109).is_dead(ItemTtl::Inherit, Seconds(100)));
-        assert!(state(default(10), 110).is_dead(ItemTtl::Inherit, Seconds(100)));
+        assert!(!state(default(10), 109).has_expired(ItemTtl::Inherit, Seconds(100)));
+        assert!(state(default(10), 110).has_expired(ItemTtl::Inherit, Seconds(100)));
     }
 
     #[test]
@@ -388,7 +388,7 @@ mod tests {
     #[test]
     fn r10_the_longest_ttl_does_not_overflow() {
         let state = state(default(TTL_SECONDS_MAX), 4_000_000_000);
-        assert!(!state.is_dead(ItemTtl::Inherit, Seconds(3_999_999_999)));
+        assert!(!state.has_expired(ItemTtl::Inherit, Seconds(3_999_999_999)));
     }
 
     #[test]
@@ -402,15 +402,15 @@ mod tests {
     #[test]
     fn what_is_dead_stays_dead_when_expiry_is_turned_off() {
         let mut state = state(default(10), 200);
-        assert!(state.is_dead(ItemTtl::Inherit, Seconds(190)));
-        assert!(state.is_dead(own(5), Seconds(195)));
+        assert!(state.has_expired(ItemTtl::Inherit, Seconds(190)));
+        assert!(state.has_expired(own(5), Seconds(195)));
         assert!(state.set_policy(TtlPolicy::Off, PolicyEpoch(2)));
-        assert!(state.is_dead(ItemTtl::Inherit, Seconds(190)));
-        assert!(state.is_dead(own(5), Seconds(195)));
-        assert!(!state.is_dead(ItemTtl::Inherit, Seconds(191)));
-        assert!(!state.is_dead(own(5), Seconds(196)));
+        assert!(state.has_expired(ItemTtl::Inherit, Seconds(190)));
+        assert!(state.has_expired(own(5), Seconds(195)));
+        assert!(!state.has_expired(ItemTtl::Inherit, Seconds(191)));
+        assert!(!state.has_expired(own(5), Seconds(196)));
         state.advance(at(10_000), Some(&vouched()));
-        assert!(!state.is_dead(ItemTtl::Inherit, Seconds(191)), "survivors are immortal now");
+        assert!(!state.has_expired(ItemTtl::Inherit, Seconds(191)), "survivors are immortal now");
     }
 
     #[test]
@@ -424,8 +424,8 @@ mod tests {
     fn a_longer_default_does_not_revive() {
         let mut state = state(default(10), 200);
         state.set_policy(default(1000), PolicyEpoch(2));
-        assert!(state.is_dead(ItemTtl::Inherit, Seconds(190)));
-        assert!(!state.is_dead(ItemTtl::Inherit, Seconds(191)));
+        assert!(state.has_expired(ItemTtl::Inherit, Seconds(190)));
+        assert!(!state.has_expired(ItemTtl::Inherit, Seconds(191)));
     }
 
     #[test]

@@ -275,16 +275,14 @@ impl Runner {
         Ok(format!("backlog {}{more}{oldest}\n", backlog.items))
     }
 
-    /// `clear [limit=N]`: removes the items of the script's only partition key.
+    /// `clear [pk=TEXT]`: deletes what a logical partition holds.
     fn clear(&mut self, args: &mut ArgumentConsumer<'_>) -> Answer {
-        let limit = args.take_key("limit").map_or(Ok(NonZeroU32::MAX), str::parse)?;
-        let value = PartitionKey::parse("[\"p\"]").expect("a valid key");
+        let pk = args.take_key("pk").unwrap_or("p");
+        let value = PartitionKey::parse(&format!("[\"{pk}\"]"))?;
         let logical_partition = LogicalPartition::new(&self.rules.key().place(&value), &value);
-        let outcome = self.propose(Command::Clear { logical_partition, limit })?;
-        let CommandEffect::Cleared { removed, more } = outcome.effect else {
-            panic!("{outcome:?}")
-        };
-        Ok(format!("cleared {removed}{}\n", if more { ", more" } else { "" }))
+        let outcome = self.propose(Command::Clear(logical_partition))?;
+        let CommandEffect::Cleared(result) = outcome.effect else { panic!("{outcome:?}") };
+        Ok(result.map_or_else(|refused| format!("refused: {refused}\n"), |()| String::new()))
     }
 
     fn describe_writes(&mut self, labels: &[(String, String)], outcome: &Outcome) -> Answer {
@@ -322,7 +320,8 @@ impl Runner {
     fn read(&mut self, args: &mut ArgumentConsumer<'_>) -> Answer {
         let mut text = String::new();
         while let Some(id) = args.next_pos() {
-            let fetched = self.partition.fetch(&self.key(id))?;
+            let key = self.key(id);
+            let fetched = self.partition.fetch(&key)?;
             match fetched.judge(self.now.hi()) {
                 Life::Dead => writeln!(text, "{id} → not found")?,
                 Life::InDoubt(expiry) => writeln!(text, "{id} → in doubt since {expiry}")?,
@@ -336,12 +335,17 @@ impl Runner {
         Ok(text)
     }
 
-    /// `sweep [limit=N]`
+    /// `sweep [cleared] [limit=N] [grace=SECONDS]`: removes what has expired, or what was cleared.
     fn sweep(&mut self, mut args: ArgumentConsumer<'_>) -> Answer {
+        let is_of_cleared = args.next_pos().is_some_and(|what| what == "cleared");
         let limit = args.take_key("limit").map_or(Ok(100), str::parse)?;
         let limit = NonZeroU32::new(limit).ok_or("a sweep removes something")?;
         let grace = args.take_key("grace").map_or(Ok(Millis(0)), millis)?;
-        let outcome = self.propose(Command::Sweep { limit, grace })?;
+        let outcome = self.propose(if is_of_cleared {
+            Command::SweepCleared { limit }
+        } else {
+            Command::Sweep { limit, grace }
+        })?;
         let CommandEffect::Swept { removed, trimmed, more, charge: _ } = outcome.effect else {
             panic!("{outcome:?}")
         };

@@ -131,7 +131,8 @@ impl Peak {
     }
 
     fn is_alive(&self, id: &str, second: u64) -> bool {
-        let fetched = self.partition.fetch(&key(id)).expect("memory reads");
+        let key = key(id);
+        let fetched = self.partition.fetch(&key).expect("memory reads");
         fetched.judge(Seconds(second).start()) == Life::Alive && fetched.into_item().is_some()
     }
 
@@ -195,7 +196,7 @@ fn check(mut peak: Peak, rows_each: u64) -> Peak {
     let all = view.keys().slots(Table::Items, SlotRange::ALL);
     let dead = view.items(&all).filter(|item| {
         let stamp = item.as_ref().expect("memory reads").1.stamp;
-        state.ttl().is_dead(stamp.ttl, stamp.ts)
+        state.ttl().has_expired(stamp.ttl, stamp.ts)
     });
     assert_eq!((dead.count() as u64, state.items()), (ITEMS, ITEMS + 1));
 

@@ -70,8 +70,10 @@ impl Indexer {
 
     /// True if the sweeper has work: it goes first.
     fn something_is_due(&self) -> bool {
-        let due = self.service.group().machine().due().filter(|due| *due > Seconds(0));
-        due.is_some_and(|due| self.clock.now().interval.lo() >= due.start())
+        let machine = self.service.group().machine();
+        let due = machine.due().filter(|due| *due > Seconds(0));
+        machine.is_clearing()
+            || due.is_some_and(|due| self.clock.now().interval.lo() >= due.start())
     }
 
     /// Enters one batch, if it can be paid; how long to rest then.

@@ -103,7 +103,7 @@ pub(crate) enum PartitionRequest {
     },
     /// Reads a page of changes.
     Changes(Box<ChangesRequest>),
-    /// Removes all items of a logical partition.
+    /// Deletes all items of a logical partition.
     Clear(LogicalPartition),
     /// How much there is.
     Statistics,
@@ -266,7 +266,7 @@ pub(crate) enum PartitionResponse {
     },
     /// There is no such feed, or nothing to go on with.
     ChangesRefused(FeedRefusal),
-    /// The logical partition is empty; the last entry that removed something.
+    /// The logical partition is empty since this entry.
     Cleared(Lsn),
     /// The policy in force.
     PolicySet(PolicyEpoch),

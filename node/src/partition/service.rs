@@ -14,7 +14,6 @@
 //! A replica that does not lead answers reads at the partition's rate, too, and leaves the rest to the
 //! leader.
 
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -24,7 +23,9 @@ use ephemeris_store::catalog::Container;
 use ephemeris_store::change_feed::{read_changes, read_history};
 use ephemeris_store::charge::Charge;
 use ephemeris_store::codec;
-use ephemeris_store::command::{Command, CommandEffect, ItemWrite, Outcome, Proposal, Written};
+use ephemeris_store::command::{
+    Command, CommandEffect, ItemWrite, Outcome, Proposal, TooManyCleared, Written,
+};
 use ephemeris_store::engine::Fault;
 use ephemeris_store::ids::Lsn;
 use ephemeris_store::item::{ItemKey, LogicalPartition};
@@ -59,8 +60,9 @@ const PAGE_TIME_MAX: Duration = Duration::from_secs(1);
 const UNPAUSED_TIME_MAX: Duration = Duration::from_secs(4);
 /// Rows looked at to count what waits to be swept.
 const BACKLOG_ROWS_MAX: u64 = 100_000;
-/// Items removed by one entry when a logical partition is cleared: bounds the time of one apply.
-const CLEARED_AT_ONCE: NonZeroU32 = NonZeroU32::new(256).expect("not zero");
+/// How long a client should wait while too many deleted logical partitions have rows: about as long as
+/// it takes to remove those of a small one.
+const CLEARED_PAUSE: Duration = Duration::from_secs(1);
 
 /// A partition that may be led from here. Clones share it.
 #[derive(Clone)]
@@ -312,7 +314,7 @@ impl PartitionService {
             | CommandEffect::IndexPolicySet(_)
             | CommandEffect::IndexBuilt { .. }
             | CommandEffect::UniqueKeysSet
-            | CommandEffect::Cleared { .. }
+            | CommandEffect::Cleared(_)
             | CommandEffect::Swept { .. } => unreachable!("a write answers with what it wrote"),
         }
     }
@@ -452,8 +454,10 @@ impl PartitionService {
         let glance = |view: &PartitionView, hi| {
             // With a backlog there is more to look at than the page tells.
             let may_expire = view.state().ttl().policy().is_on();
-            let is_due = || self.group.machine().due().is_some_and(|due| due.start() <= hi);
-            if (may_expire && is_due()) || !shared.query.is_soon_planned() {
+            let machine = self.group.machine();
+            let is_due = || machine.due().is_some_and(|due| due.start() <= hi);
+            if (may_expire && is_due()) || machine.is_clearing() || !shared.query.is_soon_planned()
+            {
                 return Ok(None);
             }
             let run = Run::brief(query::Moment::new(hi, shared.request.first, shared.request.seed));
@@ -544,31 +548,25 @@ impl PartitionService {
         }))
     }
 
-    /// Removes a logical partition's items, some with every entry, until there are none.
+    /// Deletes what a logical partition holds; the sweeper removes the rows.
     async fn clear(
         &self,
         logical_partition: LogicalPartition,
     ) -> Result<PartitionResponse, PartitionError> {
         check_ready(&self.group.machine().state())?;
-        loop {
-            let logical_partition = logical_partition.clone();
-            let command = Command::Clear { logical_partition, limit: CLEARED_AT_ONCE };
-            let outcome = self.propose(command).await?;
-            match outcome.effect {
-                CommandEffect::Cleared { more: true, .. } => {}
-                CommandEffect::Cleared { more: false, .. } => {
-                    return Ok(PartitionResponse::Cleared(outcome.lsn));
-                }
-                CommandEffect::Write(_)
-                | CommandEffect::PolicySet(_)
-                | CommandEffect::ClockAdvanced
-                | CommandEffect::IndexPolicySet(_)
-                | CommandEffect::IndexBuilt { .. }
-                | CommandEffect::UniqueKeysSet
-                | CommandEffect::Swept { .. } => {
-                    unreachable!("clearing answers with what it removed")
-                }
+        let outcome = self.propose(Command::Clear(logical_partition)).await?;
+        match outcome.effect {
+            CommandEffect::Cleared(Ok(())) => Ok(PartitionResponse::Cleared(outcome.lsn)),
+            CommandEffect::Cleared(Err(TooManyCleared)) => {
+                Err(PartitionError::Throttled { retry_after: CLEARED_PAUSE })
             }
+            CommandEffect::Write(_)
+            | CommandEffect::PolicySet(_)
+            | CommandEffect::ClockAdvanced
+            | CommandEffect::IndexPolicySet(_)
+            | CommandEffect::IndexBuilt { .. }
+            | CommandEffect::UniqueKeysSet
+            | CommandEffect::Swept { .. } => unreachable!("a clear answers whether it was done"),
         }
     }
 
@@ -608,7 +606,7 @@ impl PartitionService {
             | CommandEffect::IndexPolicySet(_)
             | CommandEffect::IndexBuilt { .. }
             | CommandEffect::UniqueKeysSet
-            | CommandEffect::Cleared { .. }
+            | CommandEffect::Cleared(_)
             | CommandEffect::Swept { .. } => unreachable!("a policy change answers with its epoch"),
         }
     }

@@ -1,4 +1,5 @@
-//! Deletes expired items, on the leader only, with request units that nobody else wanted.
+//! Removes the rows of items that are no more, on the leader only, with request units that nobody else
+//! wanted.
 //!
 //! 1. Learn when the next item falls due.
 //! 2. Wait until it surely has, by the clock that a majority of the nodes agrees on.
@@ -6,6 +7,9 @@
 //! 4. Propose `Sweep`.
 //! 5. Every replica removes the same dead items while applying.
 //! 6. Settle what that did cost. A leader that is deposed before loses what it took.
+//!
+//! What was deleted with its logical partition needs no clock: `SweepCleared` takes turns with `Sweep`,
+//! and goes on while expiry is paused or waits.
 //!
 //! Without an offer there are no units to take: then, while requests come, sweeping takes at most a
 //! tenth of the time.
@@ -59,7 +63,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(500);
 /// An idle partition's clock is advanced this often, so that its next entry is no jump.
 const ADVANCE_EVERY: Millis = Millis(JUMP_MAX.0 / 2);
 
-/// Expires the items of one partition, during one term of its leader.
+/// Removes dead items of one partition, during one term of its leader.
 pub(super) struct Sweeper {
     /// The partition.
     pub(super) service: PartitionService,
@@ -75,8 +79,19 @@ pub(super) struct Sweeper {
     pub(super) term: u64,
 }
 
+/// Whose rows are removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Dead {
+    /// Those of items whose time is over.
+    Expired,
+    /// Those of items that were deleted with their logical partition.
+    Cleared,
+}
+
 /// What a sweeper has learned from its batches.
 struct Pace {
+    /// What the last batch removed.
+    last: Dead,
     /// How many items an entry may remove.
     batch: NonZeroU32,
     /// What removing one costs.
@@ -90,7 +105,7 @@ struct Pace {
 impl Default for Pace {
     fn default() -> Self {
         let mean = Charge::create(ITEM_BYTES, ITEM_VALUES);
-        Self { batch: BATCH_ITEMS, mean, counted_at: None, is_free: false }
+        Self { last: Dead::Cleared, batch: BATCH_ITEMS, mean, counted_at: None, is_free: false }
     }
 }
 
@@ -124,8 +139,8 @@ impl Swept {
 
 /// What there is to do.
 enum Duty {
-    /// Something has fallen due.
-    Sweep,
+    /// Rows wait to be removed.
+    Sweep(Dead),
     /// The partition clock is far behind.
     Advance,
     /// Nothing, for so long.
@@ -139,8 +154,8 @@ impl Sweeper {
         info!(%group, term = self.term, "leader starts expiring items");
         let mut pace = Pace::default();
         loop {
-            match self.duty().await {
-                Duty::Sweep => self.sweep(&mut pace).await,
+            match self.duty(pace.last).await {
+                Duty::Sweep(dead) => self.sweep(&mut pace, dead).await,
                 Duty::Advance => self.advance().await,
                 Duty::Rest(pause) => {
                     if let Some(moment) = self.service.moment() {
@@ -152,7 +167,18 @@ impl Sweeper {
         }
     }
 
-    async fn duty(&self) -> Duty {
+    /// What there is to do after a batch of these: the two kinds of the dead take turns.
+    async fn duty(&self, last: Dead) -> Duty {
+        let is_clearing = self.service.group().machine().is_clearing();
+        match self.duty_by_time().await {
+            Duty::Sweep(_) if is_clearing && last == Dead::Expired => Duty::Sweep(Dead::Cleared),
+            Duty::Rest(_) if is_clearing => Duty::Sweep(Dead::Cleared),
+            duty @ (Duty::Sweep(_) | Duty::Advance | Duty::Rest(_)) => duty,
+        }
+    }
+
+    /// What there is to do as far as time tells.
+    async fn duty_by_time(&self) -> Duty {
         let machine = self.service.group().machine();
         let now = self.clock.now();
         if !now.is_sure() {
@@ -172,7 +198,7 @@ impl Sweeper {
             Sweeping::Paused => false,
         };
         if may_sweep && due.is_some_and(|due| now >= due.start()) {
-            return Duty::Sweep;
+            return Duty::Sweep(Dead::Expired);
         }
         let behind = now.0.saturating_sub(state.ttl().clock().0);
         if state.ttl().policy().is_on() && behind >= ADVANCE_EVERY.0 {
@@ -183,7 +209,8 @@ impl Sweeper {
     }
 
     /// Removes one batch, if it can be paid, and rests as long as it should.
-    async fn sweep(&self, pace: &mut Pace) {
+    async fn sweep(&self, pace: &mut Pace, dead: Dead) {
+        pace.last = dead;
         self.count_backlog(pace).await;
         let moment = self.service.moment();
         let grant = moment.map_or(Grant::Unlimited, |moment| {
@@ -200,14 +227,14 @@ impl Sweeper {
             Grant::Unlimited | Grant::LeftOver(_) | Grant::Nothing => 1,
         };
         pace.is_free = false;
-        let Some(swept) = self.sweep_batches(limit, at_once).await else {
+        let Some(swept) = self.sweep_batches(dead, limit, at_once).await else {
             pace.batch = BATCH_ITEMS;
             return;
         };
         if let Some(moment) = moment {
             self.service.meter().settle_sweep(moment.term, grant, swept.charge);
         }
-        if !swept.more {
+        if !swept.more && dead == Dead::Expired {
             self.look_up().await;
             self.service.meter().note_backlog(Backlog::default());
         }
@@ -218,10 +245,13 @@ impl Sweeper {
     }
 
     /// What some entries did together; none, after a pause, if one was not executed.
-    async fn sweep_batches(&self, limit: NonZeroU32, entries: u32) -> Option<Swept> {
+    async fn sweep_batches(&self, dead: Dead, limit: NonZeroU32, entries: u32) -> Option<Swept> {
         let started = clock::monotonic();
-        let proposed =
-            (0..entries).map(|_| self.propose(Command::Sweep { limit, grace: self.grace }));
+        let (command, removed_total) = match dead {
+            Dead::Expired => (Command::Sweep { limit, grace: self.grace }, "ttl_swept_items_total"),
+            Dead::Cleared => (Command::SweepCleared { limit }, "cleared_items_removed_total"),
+        };
+        let proposed = (0..entries).map(|_| self.propose(command.clone()));
         let effects: Option<Vec<CommandEffect>> = join_all(proposed).await.into_iter().collect();
         let took = started.elapsed();
         let nothing = Swept {
@@ -234,9 +264,9 @@ impl Sweeper {
             took,
         };
         let swept = effects?.iter().fold(nothing, Swept::and);
-        metrics::counter!("ttl_swept_items_total").increment(u64::from(swept.removed));
-        let Swept { removed, trimmed, more, .. } = swept;
-        debug!(group = %self.service.group().group(), entries, removed, trimmed, more, ?took, "swept");
+        metrics::counter!(removed_total).increment(u64::from(swept.removed));
+        let (Swept { removed, trimmed, more, .. }, group) = (&swept, self.service.group().group());
+        debug!(%group, ?dead, entries, removed, trimmed, more, ?took, "swept");
         Some(swept)
     }
 

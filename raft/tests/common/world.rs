@@ -328,7 +328,7 @@ impl World {
             let mut expected = BTreeSet::new();
             for item in view.items(&keys.slots(Table::Items, SlotRange::ALL)) {
                 let (key, item) = item.expect("memory reads");
-                assert!(!ttl.is_dead(item.stamp.ttl, item.stamp.ts), "dead and not swept");
+                assert!(!ttl.has_expired(item.stamp.ttl, item.stamp.ts), "dead and not swept");
                 if let Some(expiry) = OwnExpiry::of(&item.stamp) {
                     expected.insert((expiry, key.as_bytes().to_vec()));
                 }

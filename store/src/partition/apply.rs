@@ -1,11 +1,10 @@
 //! Applying log entries: the only place where items change.
 
-use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use super::neighbours::Neighbours;
 use super::unique::UniqueChanges;
-use super::{Partition, PartitionState, Shared};
+use super::{Cleared, Partition, PartitionState, Shared};
 use crate::charge::Charge;
 use crate::codec;
 use crate::command::{
@@ -17,8 +16,7 @@ use crate::engine::{Batch, Fault, Table};
 use crate::ids::{Etag, ItemNumber, Lsn};
 use crate::indexing::{ChangeKind, EntryChanges, IndexState, UniqueKeys};
 use crate::item::{
-    FeedPosition, Item, ItemKey, LogicalPartition, OwnExpiry, Stamp, VersionRow, expiry_key,
-    feed_key,
+    FeedPosition, Item, ItemKey, OwnExpiry, Stamp, VersionRow, expiry_key, feed_key,
 };
 use crate::machine::{self, Entry, LogId, Membership, MetaTag};
 use crate::patch::{PatchFailure, PatchRequest};
@@ -31,6 +29,7 @@ pub(super) struct Draft<'p> {
     pub(super) state: PartitionState,
     pub(super) index: Arc<IndexState>,
     pub(super) unique_keys: Arc<UniqueKeys>,
+    pub(super) cleared: Arc<Cleared>,
     pub(super) batch: Batch,
     /// Changes of index entries: the last ones of the batch.
     pub(super) entries: EntryChanges,
@@ -69,13 +68,14 @@ impl Partition {
         position: LogId,
         entry: Entry<'_>,
     ) -> Result<Option<Outcome>, Fault> {
-        let Shared { state, index, unique_keys, .. } = self.read_shared().clone();
+        let Shared { state, index, unique_keys, cleared, .. } = self.read_shared().clone();
         machine::assert_next(state.applied, position);
         let mut draft = Draft {
             partition: self,
             state,
             index,
             unique_keys,
+            cleared,
             batch: Batch::default(),
             entries: EntryChanges::default(),
             neighbours: Neighbours::default(),
@@ -98,7 +98,7 @@ impl Partition {
 
     /// Writes the batch and the state as one step for every reader.
     fn publish(&self, draft: Draft<'_>, membership: Option<Membership>) -> Result<(), Fault> {
-        let Draft { mut state, index, unique_keys, mut batch, unique, due, .. } = draft;
+        let Draft { mut state, index, unique_keys, cleared, mut batch, unique, due, .. } = draft;
         let Draft { entries, neighbours, .. } = draft;
         unique.finish(&mut batch);
         entries.finish(&mut batch, |a, b| neighbours.stand_together(a, b));
@@ -109,6 +109,7 @@ impl Partition {
         shared.state = state;
         shared.index = index;
         shared.unique_keys = unique_keys;
+        shared.cleared = cleared;
         self.due.note(due);
         if membership.is_some() {
             shared.membership = membership;
@@ -143,7 +144,8 @@ impl Draft<'_> {
                 Ok(CommandEffect::PolicySet(self.state.ttl.epoch()))
             }
             Command::AdvanceClock => Ok(CommandEffect::ClockAdvanced),
-            Command::Clear { logical_partition, limit } => self.clear(&logical_partition, limit),
+            Command::Clear(logical_partition) => self.clear(logical_partition),
+            Command::SweepCleared { limit } => self.sweep_cleared(limit),
             Command::Sweep { limit, grace } => self.sweep(limit, grace),
             Command::SetIndexPolicy { epoch, rules } => Ok(self.set_index_policy(epoch, rules)),
             Command::BuildIndex { limit } => self.build_index(limit),
@@ -182,7 +184,7 @@ impl Draft<'_> {
             return Ok(Err((Refusal::WrongPartition, Charge::ZERO)));
         }
         let stored = self.stored(&key)?;
-        let live = stored.as_ref().filter(|item| !self.is_dead(item));
+        let live = stored.as_ref().filter(|item| !self.is_dead(&key, item));
         let number = live.map(|item| item.stamp.number);
         let step = match self.decide(action, precondition, live) {
             Ok(step) => step,
@@ -198,7 +200,7 @@ impl Draft<'_> {
             }
             Step::Move { from, to, document } => {
                 let stored = self.stored(&to)?;
-                if let Some(taken) = stored.as_ref().filter(|item| !self.is_dead(item)) {
+                if let Some(taken) = stored.as_ref().filter(|item| !self.is_dead(&to, item)) {
                     let looked_at = Charge::point_read(taken.body.len());
                     return Ok(Err((Refusal::Conflict, looked_at)));
                 }
@@ -322,33 +324,6 @@ impl Draft<'_> {
         }
     }
 
-    /// Removes the first items of a logical partition, dead or alive.
-    fn clear(
-        &mut self,
-        logical_partition: &LogicalPartition,
-        limit: NonZeroU32,
-    ) -> Result<CommandEffect, Fault> {
-        let partition = self.partition;
-        if !logical_partition.is_valid() || !partition.spec.slots.contains(logical_partition.slot())
-        {
-            return Ok(CommandEffect::Cleared { removed: 0, more: false });
-        }
-        let mut removed = 0;
-        for row in partition.engine.scan(&partition.keys.rows_of(logical_partition)) {
-            if removed == limit.get() {
-                return Ok(CommandEffect::Cleared { removed, more: true });
-            }
-            let (key, row) = row?;
-            self.remove(&partition.keys.item_of(&key)?, &Item::decode(row)?)?;
-            removed += 1;
-        }
-        Ok(CommandEffect::Cleared { removed, more: false })
-    }
-
-    pub(super) fn is_dead(&self, item: &Item) -> bool {
-        self.state.ttl.is_dead(item.stamp.ttl, item.stamp.ts)
-    }
-
     /// The version with rows, dead or alive, as the earlier writes of this entry left it.
     pub(super) fn stored(&self, key: &ItemKey) -> Result<Option<Item>, Fault> {
         if let Some((_, item)) = self.touched.iter().rev().find(|(touched, _)| touched == key) {
@@ -391,8 +366,8 @@ impl Draft<'_> {
         let item = Item { stamp, body: document.body.clone() };
         if let Some(old) = stored {
             self.index(ChangeKind::Delete, (&key, &old.stamp, &old.body))?;
-            if self.is_dead(old) {
-                self.record_expired(&key, old);
+            if self.is_dead(&key, old) {
+                self.record_removed(&key, old);
             }
             self.forget(&VersionRow::new(&key, old));
             if old.stamp.number != number {
@@ -401,7 +376,7 @@ impl Draft<'_> {
             }
         }
         self.index(ChangeKind::Put, (&key, &item.stamp, &item.body))?;
-        self.record_stored(&key, &item, stored.filter(|old| !self.is_dead(old)));
+        self.record_stored(&key, &item, stored.filter(|old| !self.is_dead(&key, old)));
         self.add(&key, &item);
         self.touched.push((key, Some(item)));
         Ok(stamp)

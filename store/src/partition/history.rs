@@ -2,8 +2,9 @@
 //! (`docs/TTL.md` R13): only where the container retains it, and for so long.
 //!
 //! 1. Every version that comes, is replaced or goes leaves a record, in the entry that did it and in the
-//!    order in which it happened. A version that expired is recorded when its rows go, which happens
-//!    once: by a sweep, or by a write that takes its place, and then before that write.
+//!    order in which it happened. A version that expired, or was deleted with its logical partition, is
+//!    recorded when its rows go, which happens once: by a sweep, or by a write that takes its place, and
+//!    then before that write.
 //! 2. A sweep drops the oldest records when their time is over.
 //! 3. `history_start` says from where on nothing is missing: who read less far than that has lost
 //!    changes, and is told so.
@@ -13,6 +14,7 @@ use std::num::NonZeroU32;
 use serde::{Deserialize, Serialize};
 
 use super::apply::Draft;
+use super::liveness::End;
 use super::{Partition, PartitionSpec, PartitionState, PartitionView};
 use crate::codec;
 use crate::engine::{Fault, KeyRange, Table};
@@ -61,7 +63,7 @@ pub enum Change {
         /// What was there before.
         previous: Image,
     },
-    /// A client removed it.
+    /// A client deleted it.
     Deleted {
         /// What was there.
         previous: Image,
@@ -149,18 +151,17 @@ impl Draft<'_> {
         });
     }
 
-    /// Records that a version has expired. Its rows must go with this entry.
-    pub(super) fn record_expired(&mut self, key: &ItemKey, item: &Item) {
-        self.record(key, || Change::Expired { previous: Image::of(item) });
-    }
-
-    /// Records that a version goes: that it has expired, or that it was alive and is deleted.
+    /// Records that a version goes, and its rows with this entry: that it has expired, or that it is
+    /// deleted, now or since its logical partition was.
     pub(super) fn record_removed(&mut self, key: &ItemKey, item: &Item) {
-        if self.is_dead(item) {
-            self.record_expired(key, item);
-        } else {
-            self.record(key, || Change::Deleted { previous: Image::of(item) });
-        }
+        let end = self.end(key, &item.stamp).unwrap_or(End::Deleted);
+        self.record(key, || {
+            let previous = Image::of(item);
+            match end {
+                End::Expired => Change::Expired { previous },
+                End::Deleted => Change::Deleted { previous },
+            }
+        });
     }
 
     fn record(&mut self, key: &ItemKey, change: impl FnOnce() -> Change) {

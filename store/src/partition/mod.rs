@@ -7,10 +7,12 @@
 
 mod apply;
 mod backlog;
+mod cleared;
 mod cursors;
 mod due;
 mod history;
 mod index;
+mod liveness;
 mod neighbours;
 mod read;
 mod scan;
@@ -22,6 +24,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use serde::{Deserialize, Serialize};
 
 pub use backlog::Backlog;
+pub use cleared::CLEARED_MAX;
+use cleared::Cleared;
 use cursors::SweepCursors;
 pub use history::{Change, ChangeRecord, Image, Retention};
 pub use read::{Fetched, PageOutcome, PartitionView};
@@ -114,6 +118,7 @@ struct Shared {
     state: PartitionState,
     index: Arc<IndexState>,
     unique_keys: Arc<UniqueKeys>,
+    cleared: Arc<Cleared>,
     membership: Option<Membership>,
 }
 
@@ -124,7 +129,9 @@ impl Shared {
         let index = Arc::new(IndexState::load(engine, group)?);
         let unique_keys = machine::read_meta(engine, group, MetaTag::UniqueKeys)?;
         let unique_keys = Arc::new(unique_keys.unwrap_or_default());
-        Ok(Self { state, index, unique_keys, membership })
+        let cleared = machine::read_meta(engine, group, MetaTag::Cleared)?;
+        let cleared = Arc::new(cleared.unwrap_or_default());
+        Ok(Self { state, index, unique_keys, cleared, membership })
     }
 }
 

@@ -2,33 +2,26 @@
 
 use std::sync::Arc;
 
-use super::{Partition, PartitionSpec, PartitionState};
+use super::{Cleared, Partition, PartitionSpec, PartitionState};
 use crate::engine::{Fault, KeyRange, Read, Row, Rows, Table};
 use crate::ids::{ContainerNumber, ItemNumber, Lsn};
 use crate::indexing::IndexState;
 use crate::item::{ContainerKeys, Item, ItemKey};
-use crate::time::{Millis, Seconds};
-use crate::ttl::Life;
+use crate::time::Seconds;
 
 /// A stored version, if there is one, with the state it was fetched under.
 ///
 /// Fetch first, then read the clock: a clock read before the fetch could return a version that was
 /// dead on arrival.
 #[derive(Clone, Debug)]
-pub struct Fetched {
-    item: Option<Item>,
-    state: PartitionState,
+pub struct Fetched<'k> {
+    pub(super) key: &'k ItemKey,
+    pub(super) item: Option<Item>,
+    pub(super) state: PartitionState,
+    pub(super) cleared: Arc<Cleared>,
 }
 
-impl Fetched {
-    /// Judges what was fetched for a reader whose clock may read as late as `hi`.
-    pub fn judge(&self, hi: Millis) -> Life {
-        match &self.item {
-            None => Life::Dead,
-            Some(item) => self.state.ttl.judge(item.stamp.ttl, item.stamp.ts, hi),
-        }
-    }
-
+impl Fetched<'_> {
     /// The version that was judged alive.
     pub fn into_item(self) -> Option<Item> {
         self.item
@@ -71,19 +64,20 @@ pub struct PartitionView {
     pub(super) spec: PartitionSpec,
     pub(super) state: PartitionState,
     pub(super) index: Arc<IndexState>,
+    pub(super) cleared: Arc<Cleared>,
     pub(super) keys: ContainerKeys,
 }
 
 impl Partition {
     /// Fetches the stored version of an item, dead or alive.
-    pub fn fetch(&self, key: &ItemKey) -> Result<Fetched, Fault> {
+    pub fn fetch<'k>(&self, key: &'k ItemKey) -> Result<Fetched<'k>, Fault> {
         let row_key = self.keys.item(key);
-        let (row, state) = {
+        let (row, state, cleared) = {
             let shared = self.read_shared();
-            (self.engine.get(Table::Items, &row_key)?, shared.state)
+            (self.engine.get(Table::Items, &row_key)?, shared.state, shared.cleared.clone())
         };
         let item = row.map(Item::decode).transpose()?;
-        Ok(Fetched { item, state })
+        Ok(Fetched { key, item, state, cleared })
     }
 
     /// Finds the item with this number, as a `_rid` names it.
@@ -101,8 +95,9 @@ impl Partition {
     /// A view that later entries do not change.
     pub fn snapshot(&self) -> PartitionView {
         let shared = self.read_shared();
-        let (spec, state, index) = (self.spec, shared.state, shared.index.clone());
-        PartitionView { read: self.engine.view(), spec, state, index, keys: self.keys }
+        let (spec, state, keys) = (self.spec, shared.state, self.keys);
+        let (index, cleared) = (shared.index.clone(), shared.cleared.clone());
+        PartitionView { read: self.engine.view(), spec, state, index, cleared, keys }
     }
 }
 

@@ -141,22 +141,41 @@ impl PartitionView {
     }
 
     /// Shows every item that is stored and not surely alive at `hi`: dead ones that were not swept
-    /// yet, and those in doubt. What reads entries alone leaves them out.
+    /// yet, however they ended, and those in doubt. What reads entries alone leaves them out.
     pub fn overdue(
         &self,
         hi: Millis,
         mut show: impl FnMut(ItemNumber, Life) -> ControlFlow<()>,
     ) -> Result<(), Fault> {
-        let mut judge = |version: &VersionRow| {
-            let Stamp { ttl, ts, number, .. } = version.stamp;
-            match self.state.ttl().judge(ttl, ts, hi) {
+        let mut judge =
+            |version: &VersionRow| match self.judge(version.item.as_bytes(), &version.stamp, hi) {
                 Life::Alive => ControlFlow::Continue(()),
-                life @ (Life::Dead | Life::InDoubt(_)) => show(number, life),
-            }
-        };
+                life @ (Life::Dead | Life::InDoubt(_)) => show(version.stamp.number, life),
+            };
         let now = hi.floor_seconds();
-        if self.overdue_own(now, &mut judge)?.is_continue() {
-            let _ = self.overdue_inheriting(now, &mut judge)?;
+        if self.overdue_own(now, &mut judge)?.is_continue()
+            && self.overdue_inheriting(now, &mut judge)?.is_continue()
+        {
+            self.cleared_in_time(hi, &mut show)?;
+        }
+        Ok(())
+    }
+
+    /// Shows every item that was deleted with its logical partition, and else would surely be alive.
+    fn cleared_in_time(
+        &self,
+        hi: Millis,
+        show: &mut impl FnMut(ItemNumber, Life) -> ControlFlow<()>,
+    ) -> Result<(), Fault> {
+        for (clearing, rows) in self.cleared.unswept(self.keys) {
+            let mut items = self.item_cursor(&rows, Direction::Forward);
+            while let Some(ItemRef { key, stamp, .. }) = items.next_item()? {
+                let is_in_time = self.state.ttl().judge(stamp.ttl, stamp.ts, hi) == Life::Alive;
+                let is_cleared = self.cleared.clearing(key, stamp.lsn) == Some(clearing);
+                if is_in_time && is_cleared && show(stamp.number, Life::Dead).is_break() {
+                    return Ok(());
+                }
+            }
         }
         Ok(())
     }

@@ -106,13 +106,13 @@ impl Draft<'_> {
             let (version, (stamp, body)) = (versions[at], Item::split(row)?);
             assert_eq!(stamp, version.stamp, "a row leads to the last version");
             if is_recorded {
-                self.record_expired(&version.item, &Item { stamp, body: body.to_vec() });
+                self.record_removed(&version.item, &Item { stamp, body: body.to_vec() });
             }
             self.index(ChangeKind::Delete, (&version.item, &stamp, body))
         })?;
         for version in dead {
-            let dead = self.state.ttl.is_dead(version.stamp.ttl, version.stamp.ts);
-            assert!(dead, "the sweeper removes only dead items");
+            let is_dead = self.end(&version.item, &version.stamp).is_some();
+            assert!(is_dead, "the sweeper removes only dead items");
             let bytes = usize::try_from(version.body_bytes).expect("a body fits in memory");
             self.swept += Charge::create(bytes, version.stamp.indexed_values);
             self.forget_in_feed(version);

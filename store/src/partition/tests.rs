@@ -9,11 +9,13 @@ use proptest::prelude::*;
 use super::*;
 use crate::charge::Charge;
 use crate::codec;
-use crate::command::{Action, Command, CommandEffect, ItemWrite, Precondition, Proposal};
+use crate::command::{
+    Action, Command, CommandEffect, ItemWrite, Precondition, Proposal, TooManyCleared,
+};
 use crate::document::Document;
 use crate::engine::MemoryEngine;
 use crate::ids::{DatabaseNumber, ItemId, ItemNumber};
-use crate::item::ItemKey;
+use crate::item::{ItemKey, LogicalPartition};
 use crate::partition_key::{KeyDefinition, KeyKind, PartitionKey};
 use crate::time::{ClockInterval, Millis, Seconds};
 use crate::ttl::{PolicyEpoch, TimeToLive, TtlField, TtlPolicy, Vouchers};
@@ -59,7 +61,7 @@ fn truth(partition: &Partition) -> Option<Seconds> {
     let range = view.keys().slots(Table::Items, SlotRange::ALL);
     let expiries = view.items(&range).filter_map(|item| {
         let stamp = item.unwrap().1.stamp;
-        if ttl.is_dead(stamp.ttl, stamp.ts) {
+        if ttl.has_expired(stamp.ttl, stamp.ts) {
             return Some(ttl.clock().floor_seconds());
         }
         ttl.expiry(stamp.ttl, stamp.ts)
@@ -129,6 +131,55 @@ fn a_sweep_tells_what_its_deletes_would_have_cost() {
     assert_eq!(sweep(1), (1, Charge::create(2, 10)));
     assert_eq!(sweep(10), (1, Charge::create(3000, 4)));
     assert_eq!(sweep(10), (0, Charge::ZERO));
+}
+
+fn clear(key: u64) -> Command {
+    let definition = KeyDefinition { kind: KeyKind::HashV2, paths: vec![vec!["pk".into()]] };
+    let value = PartitionKey::parse(&format!("[{key}]")).unwrap();
+    Command::Clear(LogicalPartition::new(&definition.place(&value), &value))
+}
+
+fn sweep_cleared(partition: &Partition, limit: u32) -> (u32, bool) {
+    let limit = NonZeroU32::new(limit).unwrap();
+    let effect = apply(partition, 100, Command::SweepCleared { limit });
+    let CommandEffect::Swept { removed, more, .. } = effect else { panic!("{effect:?}") };
+    (removed, more)
+}
+
+#[test]
+fn only_so_many_deleted_logical_partitions_may_have_rows() {
+    let partition = partition(&MemoryEngine::new());
+    let cleared = |key| {
+        let effect = apply(&partition, 100, clear(key));
+        let CommandEffect::Cleared(result) = effect else { panic!("{effect:?}") };
+        result
+    };
+    apply(&partition, 100, upsert(0, None));
+    apply(&partition, 100, upsert(1, None));
+    for _ in 0..CLEARED_MAX {
+        assert_eq!(cleared(0), Ok(()));
+    }
+    assert_eq!(cleared(1), Err(TooManyCleared), "there is no room for it");
+    assert_eq!(cleared(2), Ok(()), "it holds nothing");
+    assert_eq!(sweep_cleared(&partition, 10), (1, false));
+    assert_eq!(cleared(1), Ok(()));
+    assert_eq!(sweep_cleared(&partition, 10), (1, false));
+    assert!(!partition.is_clearing());
+}
+
+#[test]
+fn an_entry_walks_few_megabytes_of_what_was_deleted() {
+    let partition = partition(&MemoryEngine::new());
+    for id in 0..9 {
+        apply(&partition, 100, upsert_body(3 * id, None, &[b' '; 1 << 20], 0));
+    }
+    apply(&partition, 100, clear(0));
+    // What is written since is walked, too, and stays.
+    apply(&partition, 100, upsert_body(0, None, &[b' '; 1 << 20], 0));
+    assert_eq!(sweep_cleared(&partition, 100), (3, true));
+    assert_eq!(sweep_cleared(&partition, 100), (4, true));
+    assert_eq!(sweep_cleared(&partition, 100), (1, false));
+    assert_eq!(partition.state().items(), 1);
 }
 
 /// A partition with little left over must not crawl past what never expires.
@@ -268,7 +319,7 @@ proptest! {
         let range = view.keys().slots(Table::Items, SlotRange::ALL);
         for item in view.items(&range) {
             let stamp = item.unwrap().1.stamp;
-            prop_assert!(!view.state().ttl().is_dead(stamp.ttl, stamp.ts));
+            prop_assert!(!view.state().ttl().has_expired(stamp.ttl, stamp.ts));
         }
     }
 }

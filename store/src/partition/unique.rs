@@ -90,7 +90,7 @@ impl Draft<'_> {
                 let other = self.stored(&holder)?;
                 let other = other.ok_or_else(|| Fault::corrupt("unique", "no such item"))?;
                 assert_eq!(other.stamp.number, holds, "an entry leads to its item");
-                if self.is_dead(&other) {
+                if self.is_dead(&holder, &other) {
                     self.unique.0.insert(row, None);
                 } else if entry.is_shared_by(&keys.entries(group, &holder, &other.body)?) {
                     let paths = keys.paths(&entry);

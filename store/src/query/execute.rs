@@ -205,7 +205,7 @@ impl<'a> Pager<'a> {
             if seen % ITEMS_BETWEEN_SIGNALS == 0 {
                 self.stop_if_told()?;
             }
-            match view.state().ttl().judge(stamp.ttl, stamp.ts, hi) {
+            match view.judge(key, &stamp, hi) {
                 Life::Dead => {}
                 Life::InDoubt(expiry) => return Err(Interrupt::InDoubt(expiry)),
                 Life::Alive => count += u64::from(self.is_in_scope(key)?),
@@ -345,7 +345,7 @@ impl<'a> Pager<'a> {
     ) -> Result<Option<u64>, Interrupt> {
         self.looked_at += 1;
         let Source { view, hi, spec, .. } = self.source;
-        match view.state().ttl().judge(stamp.ttl, stamp.ts, hi) {
+        match view.judge(key, stamp, hi) {
             Life::Dead => return Ok(None),
             Life::InDoubt(expiry) => return Err(Interrupt::InDoubt(expiry)),
             Life::Alive => {}

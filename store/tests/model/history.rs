@@ -55,8 +55,12 @@ pub(crate) enum Act {
     },
     /// Enters so many items into the index that is being built.
     BuildIndex(u32),
+    /// Deletes what has this partition key.
     Clear {
         key: u8,
+    },
+    SweepCleared {
+        limit: u32,
     },
     Flush(Which),
     /// Everything that was not flushed is lost, and applied again from the log.
@@ -184,7 +188,8 @@ fn act() -> impl Strategy<Value = Act> {
         8 => sweep,
         3 => index_policy,
         5 => (1..=3_u32).prop_map(Act::BuildIndex),
-        1 => (0..KEYS).prop_map(|key| Act::Clear { key }),
+        3 => (0..KEYS).prop_map(|key| Act::Clear { key }),
+        4 => (1..=4_u32).prop_map(|limit| Act::SweepCleared { limit }),
         2 => which().prop_map(Act::Flush),
         2 => which().prop_map(Act::Crash),
         4 => (1..12_usize).prop_map(Act::CatchUp),

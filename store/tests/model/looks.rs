@@ -46,7 +46,8 @@ pub(crate) fn expected_read(model: &Model, id: u8, hi: u64) -> Seen<Shown> {
 
 /// What a point read at this instant sees.
 pub(crate) fn read(world: &World, partition: &Partition, id: u8, hi: u64) -> Seen<Shown> {
-    let fetched = partition.fetch(&world.key(id)).expect("the engine in memory does not fail");
+    let key = world.key(id);
+    let fetched = partition.fetch(&key).expect("the engine in memory does not fail");
     match fetched.judge(Millis(hi)) {
         Life::Dead => Seen::Dead,
         Life::InDoubt(Seconds(expiry)) => Seen::InDoubt(expiry),
@@ -165,8 +166,8 @@ pub(crate) fn expected_overdue(partition: &Partition, hi: u64) -> Lives {
     let view = partition.snapshot();
     let range = view.keys().slots(Table::Items, SlotRange::ALL);
     let lives = view.items(&range).map(|found| {
-        let stamp = found.expect("the engine in memory does not fail").1.stamp;
-        (stamp.number, view.state().ttl().judge(stamp.ttl, stamp.ts, Millis(hi)))
+        let (key, item) = found.expect("the engine in memory does not fail");
+        (item.stamp.number, view.judge(key.as_bytes(), &item.stamp, Millis(hi)))
     });
     lives.filter(|(_, life)| *life != Life::Alive).collect()
 }

@@ -30,7 +30,7 @@ use proptest::test_runner::TestCaseResult;
 
 use history::{Act, IDS, KEYS, Step, history};
 use looks::Seen;
-use world::{Done, Reading, World};
+use world::{Dead, Done, Reading, World};
 
 const STEPS_MAX: usize = 300;
 
@@ -172,15 +172,21 @@ proptest! {
             let live: BTreeSet<u8> = world.model.live().iter().map(|version| version.id).collect();
             prop_assert!(live.iter().all(|id| stored.contains(id)), "{:?} took a live item", step);
             prop_assert_eq!(state.items(), stored.len() as u64);
-            let dead = stored.len() - live.len();
-            if let Done::Swept { removed, more, kept } = done {
+            let cleared = stored.iter().filter(|id| world.model.is_cleared(**id)).count();
+            let expired = stored.len() - live.len() - cleared;
+            if let Done::Swept { dead, removed, more, kept } = done {
+                let left = match dead {
+                    Dead::Expired => expired,
+                    Dead::Cleared => cleared,
+                };
                 prop_assert_eq!(removed as usize, stored_before - stored.len());
-                prop_assert!(more || kept || dead == 0, "{} are left after {:?}", dead, step);
+                prop_assert!(more || kept || left == 0, "{} are left after {:?}", left, step);
                 prop_assert!(!kept || removed == 0, "{:?} may not purge yet", step);
             }
             stored_before = stored.len();
             let expiries = world.model.live().into_iter().filter_map(|v| world.model.expiry(v));
-            let overdue = (dead > 0).then_some(world.model.clock / 1000);
+            prop_assert!(cleared == 0 || world.leader.partition.is_clearing(), "{:?}", step);
+            let overdue = (expired > 0).then_some(world.model.clock / 1000);
             if let Some(truth) = expiries.chain(overdue).min() {
                 for due in [world.leader.partition.due(), world.leader.partition.find_due().unwrap()] {
                     prop_assert!(due.is_some_and(|due| due.0 <= truth), "{:?} after {:?}", due, step);
@@ -202,6 +208,11 @@ proptest! {
             sweeps += 1;
             prop_assert!(sweeps < 2 * STEPS_MAX, "sweeping does not come to an end");
         }
+        while let Done::Swept { more: true, .. } = world.sweep_cleared(2, &standing()) {
+            sweeps += 1;
+            prop_assert!(sweeps < 4 * STEPS_MAX, "sweeping does not come to an end");
+        }
+        prop_assert!(!world.leader.partition.is_clearing());
         let live = world.model.live();
         let own = live.iter().filter(|version| version.ttl.is_some_and(|ttl| ttl > 0)).count();
         for (table, rows) in world.leader.contents() {
@@ -271,6 +282,7 @@ proptest! {
             prop_assert_eq!(reader.follow(&world), Ok(()), "after {:?}", step);
         }
         while let Done::Swept { more: true, .. } = world.sweep(2, 0, &standing()) {}
+        while let Done::Swept { more: true, .. } = world.sweep_cleared(2, &standing()) {}
         prop_assert_eq!(reader.follow(&world), Ok(()));
     }
 
@@ -294,8 +306,10 @@ proptest! {
         let (mut swept, mut unswept) = (World::new(), World::new());
         for step in &steps {
             swept.sweep(100, 0, &standing());
+            swept.sweep_cleared(100, &standing());
             unswept.advance(&standing());
-            let is_sweep = matches!(step.act, Act::Sweep { .. });
+            unswept.advance(&standing());
+            let is_sweep = matches!(step.act, Act::Sweep { .. } | Act::SweepCleared { .. });
             let act = if is_sweep { Act::Advance } else { step.act.clone() };
             let step = Step { act, ..step.clone() };
             let done = [&mut swept, &mut unswept].map(|world| world.step(&step));

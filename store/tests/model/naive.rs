@@ -34,9 +34,11 @@ pub(crate) struct Version {
     pub(crate) number: u64,
     /// What it has of the unique key.
     pub(crate) unique: u64,
-    /// The first moment it saw.
+    /// The first moment it saw, and the first that it did not, if it was deleted.
     since: usize,
-    deleted: bool,
+    deleted: Option<usize>,
+    /// True if it was deleted with its logical partition.
+    cleared: bool,
 }
 
 /// What a write answers.
@@ -70,9 +72,11 @@ fn expiry(default_ttl: Option<i64>, version: &Version) -> Option<u64> {
 }
 
 impl Model {
-    /// R1, and the first promise: dead is what had expired at any moment since it was written.
+    /// R1, and the first promise: dead is what had expired at any moment since it was written, unless
+    /// it was deleted before.
     pub(crate) fn is_dead(&self, version: &Version) -> bool {
-        self.moments[version.since..].iter().any(|(clock, default_ttl)| {
+        let until = version.deleted.unwrap_or(self.moments.len());
+        self.moments[version.since..until].iter().any(|(clock, default_ttl)| {
             expiry(*default_ttl, version).is_some_and(|expiry| expiry <= *clock)
         })
     }
@@ -92,7 +96,7 @@ impl Model {
     /// The version that exists of an item.
     pub(crate) fn find(&self, id: u8) -> Option<&Version> {
         let last = self.versions.iter().rfind(|version| version.id == id)?;
-        (!last.deleted && !self.is_dead(last)).then_some(last)
+        (last.deleted.is_none() && !self.is_dead(last)).then_some(last)
     }
 
     /// True if the version with this serial is dead.
@@ -100,9 +104,15 @@ impl Model {
         self.versions.iter().any(|version| version.serial == serial && self.is_dead(version))
     }
 
-    /// True if somebody deleted the version with this serial.
+    /// True if somebody deleted the version with this serial, in time.
     pub(crate) fn was_deleted(&self, serial: u64) -> bool {
-        self.versions.iter().any(|version| version.serial == serial && version.deleted)
+        let is_deleted = |version: &Version| version.serial == serial && version.deleted.is_some();
+        self.versions.iter().any(is_deleted) && !self.has_expired(serial)
+    }
+
+    /// True if the last version of an item was deleted with its logical partition.
+    pub(crate) fn is_cleared(&self, id: u8) -> bool {
+        self.versions.iter().rfind(|version| version.id == id).is_some_and(|last| last.cleared)
     }
 
     /// The first step of every entry.
@@ -132,10 +142,13 @@ impl Model {
         self.jumped_to.is_some_and(|to| self.clock < to + grace)
     }
 
-    /// Removes all items whose id leaves this remainder, dead or alive.
+    /// Deletes these items, dead or alive.
     pub(crate) fn clear(&mut self, is_cleared: impl Fn(u8) -> bool) {
+        let now = self.moments.len();
         for version in self.versions.iter_mut().filter(|version| is_cleared(version.id)) {
-            version.deleted = true;
+            if version.deleted.is_none() {
+                (version.deleted, version.cleared) = (Some(now), true);
+            }
         }
     }
 
@@ -248,7 +261,7 @@ impl Model {
 
     fn delete(&mut self, id: u8) {
         let last = self.versions.iter_mut().rfind(|version| version.id == id);
-        last.expect("what is deleted was there").deleted = true;
+        last.expect("what is deleted was there").deleted = Some(self.moments.len());
     }
 
     fn create(
@@ -279,7 +292,8 @@ impl Model {
 
     fn store(&mut self, id: u8, ttl: Option<i64>, serial: u64, unique: u64, number: u64) {
         let (ts, since) = (self.last_ts, self.moments.len() - 1);
-        let version = Version { id, ts, ttl, serial, number, unique, since, deleted: false };
+        let (deleted, cleared) = (None, false);
+        let version = Version { id, ts, ttl, serial, number, unique, since, deleted, cleared };
         self.versions.push(version);
     }
 }

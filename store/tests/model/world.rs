@@ -74,6 +74,13 @@ pub(crate) type Reading = (ClockInterval, Option<Vouchers>);
 /// An answer as the model gives it; the serial only if a body was shown.
 pub(crate) type RealAnswer = (Effect, u64, Option<u64>, u64);
 
+/// Whose rows a sweep removes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Dead {
+    Expired,
+    Cleared,
+}
+
 /// What a step came to.
 pub(crate) enum Done {
     Written {
@@ -81,6 +88,7 @@ pub(crate) enum Done {
         found: Result<Vec<RealAnswer>, (usize, Refused)>,
     },
     Swept {
+        dead: Dead,
         removed: u32,
         more: bool,
         /// True if the dead were to be kept.
@@ -263,6 +271,7 @@ impl World {
             }
             Act::BuildIndex(limit) => self.build_index(*limit, reading),
             Act::Clear { key } => self.clear(*key, reading),
+            Act::SweepCleared { limit } => self.sweep_cleared(*limit, reading),
             Act::Flush(which) => {
                 self.replica(*which).engine.flush().expect("the engine in memory does not fail");
                 Done::Other
@@ -382,7 +391,7 @@ impl World {
         let CommandEffect::Swept { removed, trimmed: 0, more, charge: _ } = effect else {
             panic!("{effect:?}")
         };
-        Done::Swept { removed, more, kept: self.model.keeps_the_dead(grace) }
+        Done::Swept { dead: Dead::Expired, removed, more, kept: self.model.keeps_the_dead(grace) }
     }
 
     fn set_index_policy(&mut self, policy: usize, epoch: u64, reading: &Reading) -> Done {
@@ -421,12 +430,20 @@ impl World {
     fn clear(&mut self, key: u8, reading: &Reading) -> Done {
         let value = partition_key(key);
         let logical_partition = LogicalPartition::new(&self.rules.key().place(&value), &value);
-        let command = Command::Clear { logical_partition, limit: NonZeroU32::MAX };
-        let effect = self.propose(command, reading);
-        let CommandEffect::Cleared { more, .. } = effect else { panic!("{effect:?}") };
-        assert!(!more, "there are fewer items than the limit");
+        let effect = self.propose(Command::Clear(logical_partition), reading);
+        assert_eq!(effect, CommandEffect::Cleared(Ok(())));
         self.model.clear(|id| id % KEYS == key);
         Done::Other
+    }
+
+    /// Removes some of what was cleared.
+    pub(crate) fn sweep_cleared(&mut self, limit: u32, reading: &Reading) -> Done {
+        let limit = NonZeroU32::new(limit).expect("a sweep removes something");
+        let effect = self.propose(Command::SweepCleared { limit }, reading);
+        let CommandEffect::Swept { removed, trimmed: 0, more, charge: _ } = effect else {
+            panic!("{effect:?}")
+        };
+        Done::Swept { dead: Dead::Cleared, removed, more, kept: false }
     }
 
     fn write(&mut self, writes: &[Write], reading: &Reading) -> Done {

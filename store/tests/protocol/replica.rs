@@ -177,7 +177,7 @@ impl Replica {
 
     /// True if a version no longer exists, by the log.
     pub(crate) fn is_dead(&self, version: Version) -> bool {
-        self.ttl.is_dead(version.ttl.into(), version.ts)
+        self.ttl.has_expired(version.ttl.into(), version.ts)
     }
 
     /// The same, if there never had been another policy.

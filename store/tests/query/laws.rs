@@ -96,6 +96,24 @@ fn only_items_that_meet_all_conditions_of_an_index_are_loaded() {
 }
 
 #[test]
+fn counts_leave_out_what_was_deleted_by_its_partition_key() {
+    let item = |n: i64| json!({ "pk": n % 2, "n": n });
+    let items: Vec<Value> = (0..20).map(item).collect();
+    let world = World::new(&json!({}), &items, 1);
+    world.clear(&json!(1));
+    world.clear(&json!(1));
+    for (query, count) in [
+        ("SELECT VALUE COUNT(1) FROM c", "10"),
+        ("SELECT VALUE COUNT(1) FROM c WHERE c.n >= 5", "7"),
+        ("SELECT VALUE COUNT(1) FROM c WHERE c.pk = 1", "0"),
+    ] {
+        let page = world.first_page(query);
+        assert_eq!(page.work.items_loaded, 0, "{query} reads no items");
+        assert_eq!(world.rows(query), [count], "{query}");
+    }
+}
+
+#[test]
 fn thousands_of_conditions_are_no_burden() {
     let items: Vec<Value> = (0..100).map(|n| json!({ "n": n, "s": n.to_string() })).collect();
     let world = World::new(&json!({}), &items, 1);
@@ -236,6 +254,35 @@ proptest! {
         let limits = PageLimits { rows, ..EVERYTHING };
         let found = indexed.pages(&query, limits).concat();
         let expected = World::unindexed(&policy, &items, 1).rows(&query);
+        let without = |rows: Vec<String>| rows.iter().map(|row| strip(row)).collect::<Vec<_>>();
+        let (found, expected) = (without(found), without(expected));
+        if is_ordered {
+            prop_assert_eq!(found, expected, "{}", query);
+        } else {
+            prop_assert_eq!(as_set(found), as_set(expected), "{}", query);
+        }
+    }
+
+    #[test]
+    fn what_is_deleted_by_its_partition_key_changes_nothing(
+        items in prop::collection::vec((item(), 0..3_u8), 0..20),
+        policy in policy(),
+        (query, is_ordered) in prop::sample::select(&FILTERED[..]),
+        filter in prop_oneof![Just("true".to_string()), filter()],
+        rows in 1_usize..8,
+    ) {
+        let named = |(at, (mut item, pk)): (usize, (Value, u8))| {
+            (item["id"], item["pk"]) = (format!("i{at}").into(), pk.into());
+            item
+        };
+        let items: Vec<Value> = items.into_iter().enumerate().map(named).collect();
+        let kept: Vec<Value> = items.iter().filter(|item| item["pk"] != 0).cloned().collect();
+        let query = query.replace("{}", &filter);
+        let cleared = World::new(&policy, &items, 1);
+        cleared.clear(&json!(0));
+        let limits = PageLimits { rows, ..EVERYTHING };
+        let found = cleared.pages(&query, limits).concat();
+        let expected = World::unindexed(&policy, &kept, 1).rows(&query);
         let without = |rows: Vec<String>| rows.iter().map(|row| strip(row)).collect::<Vec<_>>();
         let (found, expected) = (without(found), without(expected));
         if is_ordered {

@@ -8,10 +8,10 @@ use ephemeris_store::document::DocumentRules;
 use ephemeris_store::engine::{Direction, MemoryEngine, Table};
 use ephemeris_store::ids::{ContainerNumber, DatabaseNumber, GroupId, ItemId};
 use ephemeris_store::indexing::{self, IndexRules};
-use ephemeris_store::item::ItemKey;
+use ephemeris_store::item::{ItemKey, LogicalPartition};
 use ephemeris_store::machine::{Entry, LogId, Machine as _};
 use ephemeris_store::partition::{Partition, PartitionSpec};
-use ephemeris_store::partition_key::{KeyDefinition, KeyKind, SlotRange};
+use ephemeris_store::partition_key::{KeyDefinition, KeyKind, PartitionKey, SlotRange};
 use ephemeris_store::query::{
     CompiledQuery, ComputedProperties, Merged, Metric, Page, PageLimits, Parameters, Position,
     Scope,
@@ -119,6 +119,21 @@ impl World {
         Self::apply(partition, index, command);
     }
 
+    /// Deletes what has this partition key; its rows stay.
+    pub(crate) fn clear(&self, pk: &Value) {
+        let value = PartitionKey::parse(&format!("[{pk}]")).expect("a valid key");
+        let logical_partition = LogicalPartition::new(&self.rules.key().place(&value), &value);
+        let holds =
+            |partition: &&Partition| partition.spec().slots.contains(logical_partition.slot());
+        let partition = self.partitions.iter().find(holds).expect("every slot has a partition");
+        Self::apply_next(partition, Command::Clear(logical_partition.clone()));
+    }
+
+    fn apply_next(partition: &Partition, command: Command) {
+        let index = partition.progress().applied.map_or(0, |applied| applied.index + 1);
+        Self::apply(partition, index, command);
+    }
+
     /// Deletes the item with an id, wherever it is, if it is there.
     pub(crate) fn delete(&self, id: &str) {
         for partition in &self.partitions {
@@ -133,11 +148,9 @@ impl World {
                 }
             }
             let Some(key) = found else { continue };
-            let (_, progress) = partition.view();
-            let index = progress.applied.map_or(0, |applied| applied.index + 1);
             let delete =
                 ItemWrite { key, precondition: Precondition::None, action: Action::Delete };
-            Self::apply(partition, index, Command::Write(vec![delete]));
+            Self::apply_next(partition, Command::Write(vec![delete]));
         }
     }
 
