@@ -203,6 +203,8 @@ def check(case, answer):
     if case.method.upper() != case.operation.method.upper():
         # What is wrong with its headers may be told first.
         assert answer.status_code in (400, 405, 501), "the path does not have this method"
+        if answer.status_code == 405:
+            assert case.method.upper() not in answer.headers["allow"][0].split(", "), "it has this one"
         return
     assert answer.status_code != 401, "the request was signed"
     checks = [not_a_server_error, status_code_conformance, response_headers_conformance]

@@ -297,18 +297,26 @@ async fn unknown_paths_and_methods_are_refused() {
     for path in ["/dbs/%FF", "/dbs/shop/colls/%C3"] {
         world.refused(path, Call::get(path), 400, 0).await;
     }
-    for method in [Method::OPTIONS, Method::TRACE] {
-        world.refused(method.as_str(), Call::new(method.clone(), "/dbs"), 405, 0).await;
-    }
-    for (method, path) in [
-        (Method::PUT, "/admin/ttl"),
-        (Method::POST, "/admin/status"),
-        (Method::GET, "/admin/forget-node"),
+    for (method, path, allowed) in [
+        (Method::OPTIONS, "/dbs", "GET, POST"),
+        (Method::TRACE, "/dbs", "GET, POST"),
+        (Method::DELETE, "/", "GET"),
+        (Method::PATCH, "/dbs/shop/colls/carts", "GET, PUT, DELETE"),
+        (Method::PUT, "/dbs/shop/colls/carts/docs", "GET, POST"),
+        (Method::POST, "/dbs/shop/colls/carts/docs/a", "GET, PUT, PATCH, DELETE"),
+        (Method::GET, "/dbs/shop/colls/carts/operations/partitionkeydelete", "POST"),
+        (Method::PATCH, "/dbs/shop/colls/carts/sprocs/s", "GET, PUT, POST, DELETE"),
+        (Method::POST, "/dbs/shop/colls/carts/udfs/f", "GET, PUT, DELETE"),
+        (Method::PUT, "/admin/ttl", "GET, POST"),
+        (Method::POST, "/admin/status", "GET"),
+        (Method::GET, "/admin/forget-node", "POST"),
     ] {
-        world.refused(path, Call::new(method, path), 405, 0).await;
+        let answer = world.refused(path, Call::new(method, path), 405, 0).await;
+        assert_eq!(answer.header("allow"), Some(allowed), "{path}");
     }
     let head = world.client.ask(Call::new(Method::HEAD, "/dbs")).await;
     assert_eq!(head.status, 405, "HEAD is no verb of the protocol");
+    assert_eq!(head.header("allow"), Some("GET, POST"));
     world.check_health().await;
 }
 

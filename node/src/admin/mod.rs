@@ -98,7 +98,9 @@ pub(crate) async fn answer(gateway: &Gateway, call: &Call, what: &str) -> Result
         }
         ("ttl", Verb::Post) => ttl::switch(gateway, call).await,
         ("forget-node", Verb::Post) => forget_node(gateway, call).await,
-        ("status" | "ttl" | "forget-node", _) => Err(call.not_allowed()),
+        ("status", _) => Err(call.not_allowed("GET")),
+        ("ttl", _) => Err(call.not_allowed("GET, POST")),
+        ("forget-node", _) => Err(call.not_allowed("POST")),
         _ => Err(ApiError::UnknownPath(format!("admin/{what}")).into()),
     }
 }

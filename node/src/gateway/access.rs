@@ -84,7 +84,7 @@ impl Intent {
     fn of(call: &Call, target: &Target) -> Self {
         let only_asks = match call.verb {
             Verb::Get => true,
-            Verb::Put | Verb::Patch | Verb::Delete => false,
+            Verb::Put | Verb::Patch | Verb::Delete | Verb::Other => false,
             Verb::Post => {
                 answers_queries(target)
                     && match call.headers.post_kind() {

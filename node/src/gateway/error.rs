@@ -79,6 +79,8 @@ pub(crate) enum ApiError {
     MethodNotAllowed {
         /// What was tried.
         method: String,
+        /// What can be done, as the header `Allow` has it.
+        allowed: &'static str,
     },
     /// A write that may have been executed, or not.
     #[error("{0}")]
@@ -200,6 +202,11 @@ impl ApiError {
             | ApiError::NotSupported(_)
             | ApiError::Unavailable(_) => None,
         }
+    }
+
+    /// The methods that the resource has, if another was tried.
+    pub(crate) fn allowed(&self) -> Option<&'static str> {
+        if let ApiError::MethodNotAllowed { allowed, .. } = self { Some(allowed) } else { None }
     }
 
     /// Counts a request that was put off, by why it was.

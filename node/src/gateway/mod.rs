@@ -92,10 +92,13 @@ pub(crate) enum Verb {
     Put,
     Patch,
     Delete,
+    /// Nothing any resource knows.
+    Other,
 }
 
 /// A request that was signed and read.
 pub(crate) struct Call {
+    method: Method,
     pub(crate) verb: Verb,
     /// What it may do.
     pub(crate) access: Access,
@@ -114,21 +117,21 @@ impl Call {
         })
     }
 
-    /// The answer to a method that the resource does not have.
-    pub(crate) fn not_allowed(&self) -> Failure {
-        ApiError::MethodNotAllowed { method: format!("{:?}", self.verb).to_uppercase() }.into()
+    /// The answer to a method that the resource does not have; it has these.
+    pub(crate) fn not_allowed(&self, methods: &'static str) -> Failure {
+        ApiError::MethodNotAllowed { method: self.method.to_string(), allowed: methods }.into()
     }
 }
 
 impl Verb {
-    fn of(method: &Method) -> Option<Self> {
+    fn of(method: &Method) -> Self {
         match *method {
-            Method::GET => Some(Verb::Get),
-            Method::POST => Some(Verb::Post),
-            Method::PUT => Some(Verb::Put),
-            Method::PATCH => Some(Verb::Patch),
-            Method::DELETE => Some(Verb::Delete),
-            _ => None,
+            Method::GET => Verb::Get,
+            Method::POST => Verb::Post,
+            Method::PUT => Verb::Put,
+            Method::PATCH => Verb::Patch,
+            Method::DELETE => Verb::Delete,
+            _ => Verb::Other,
         }
     }
 }
@@ -205,11 +208,10 @@ impl Gateway {
     async fn answer(&self, parts: Parts, body: Body) -> Result<Reply, Failure> {
         let _under_way = UnderWay::enter(&self.under_way)?;
         let segments = Segments::parse(parts.uri.path())?;
-        let verb = Verb::of(&parts.method)
-            .ok_or_else(|| ApiError::MethodNotAllowed { method: parts.method.to_string() })?;
-        let (method, cluster) = (parts.method.as_str(), self.node.cluster());
-        let date = self.node.date();
-        let credential = self.verifier.verify(method, &segments, &parts.headers, cluster, date)?;
+        let (method, verb) = (parts.method.clone(), Verb::of(&parts.method));
+        let (cluster, date) = (self.node.cluster(), self.node.date());
+        let name = method.as_str();
+        let credential = self.verifier.verify(name, &segments, &parts.headers, cluster, date)?;
         let target = segments.target()?;
         let body = read_body(&parts, body).await?;
         let headers = RequestHeaders::new(parts.headers, &parts.uri);
@@ -219,7 +221,7 @@ impl Gateway {
         // The account tells clients what they may ask for.
         let is_account = matches!(target, Target::Account);
         let consistency = if is_account { account } else { headers.consistency(account)? };
-        let call = Call { verb, access, headers, body, consistency, deadline };
+        let call = Call { method, verb, access, headers, body, consistency, deadline };
         access::check(self, &call, &target).await?;
         let price = price(&call, &target);
         let answered = match dispatch(self, &call, &target).await {
@@ -263,7 +265,7 @@ fn price(call: &Call, target: &Target) -> Price {
         Verb::Post => {
             matches!(target, Target::Items(_)) && call.headers.post_kind() == PostKind::Query
         }
-        Verb::Put | Verb::Patch | Verb::Delete => false,
+        Verb::Put | Verb::Patch | Verb::Delete | Verb::Other => false,
     };
     let is_strong = call.consistency >= ConsistencyLevel::BoundedStaleness;
     if reads_items && is_strong { Price::Twice } else { Price::Once }
@@ -304,7 +306,9 @@ async fn dispatch(gateway: &Gateway, call: &Call, target: &Target) -> Result<Rep
     match target {
         Target::Account => match call.verb {
             Verb::Get => Ok(account::read(gateway, call)),
-            Verb::Post | Verb::Put | Verb::Patch | Verb::Delete => Err(call.not_allowed()),
+            Verb::Post | Verb::Put | Verb::Patch | Verb::Delete | Verb::Other => {
+                Err(call.not_allowed("GET"))
+            }
         },
         Target::Databases => match call.verb {
             Verb::Get => databases::list(gateway, call).await,
@@ -312,12 +316,16 @@ async fn dispatch(gateway: &Gateway, call: &Call, target: &Target) -> Result<Rep
                 FeedPost::Query => databases::query(gateway, call).await,
                 FeedPost::Create => databases::create(gateway, call).await,
             },
-            Verb::Put | Verb::Patch | Verb::Delete => Err(call.not_allowed()),
+            Verb::Put | Verb::Patch | Verb::Delete | Verb::Other => {
+                Err(call.not_allowed("GET, POST"))
+            }
         },
         Target::Database(database) => match call.verb {
             Verb::Get => databases::read(gateway, call, database).await,
             Verb::Delete => databases::delete(gateway, call, database).await,
-            Verb::Post | Verb::Put | Verb::Patch => Err(call.not_allowed()),
+            Verb::Post | Verb::Put | Verb::Patch | Verb::Other => {
+                Err(call.not_allowed("GET, DELETE"))
+            }
         },
         Target::Containers(database) => match call.verb {
             Verb::Get => containers::list(gateway, call, database).await,
@@ -325,13 +333,15 @@ async fn dispatch(gateway: &Gateway, call: &Call, target: &Target) -> Result<Rep
                 FeedPost::Query => containers::query(gateway, call, database).await,
                 FeedPost::Create => containers::create(gateway, call, database).await,
             },
-            Verb::Put | Verb::Patch | Verb::Delete => Err(call.not_allowed()),
+            Verb::Put | Verb::Patch | Verb::Delete | Verb::Other => {
+                Err(call.not_allowed("GET, POST"))
+            }
         },
         Target::Container(path) => match call.verb {
             Verb::Get => containers::read(gateway, call, path).await,
             Verb::Put => containers::replace(gateway, call, path).await,
             Verb::Delete => containers::delete(gateway, call, path).await,
-            Verb::Post | Verb::Patch => Err(call.not_allowed()),
+            Verb::Post | Verb::Patch | Verb::Other => Err(call.not_allowed("GET, PUT, DELETE")),
         },
         Target::Items(path) => dispatch_items(gateway, call, path).await,
         Target::Item(path, id) => match call.verb {
@@ -339,11 +349,13 @@ async fn dispatch(gateway: &Gateway, call: &Call, target: &Target) -> Result<Rep
             Verb::Put => items::replace(gateway, call, path, id).await,
             Verb::Delete => items::delete(gateway, call, path, id).await,
             Verb::Patch => items::patch(gateway, call, path, id).await,
-            Verb::Post => Err(call.not_allowed()),
+            Verb::Post | Verb::Other => Err(call.not_allowed("GET, PUT, PATCH, DELETE")),
         },
         Target::Ranges(path) => match call.verb {
             Verb::Get => partition_ranges::list(gateway, call, path).await,
-            Verb::Post | Verb::Put | Verb::Patch | Verb::Delete => Err(call.not_allowed()),
+            Verb::Post | Verb::Put | Verb::Patch | Verb::Delete | Verb::Other => {
+                Err(call.not_allowed("GET"))
+            }
         },
         Target::Scripts(path, kind) => match call.verb {
             Verb::Get => scripts::list(gateway, call, path, *kind).await,
@@ -351,24 +363,32 @@ async fn dispatch(gateway: &Gateway, call: &Call, target: &Target) -> Result<Rep
                 FeedPost::Query => scripts::query(gateway, call, path, *kind).await,
                 FeedPost::Create => scripts::create(gateway, call, path, *kind).await,
             },
-            Verb::Put | Verb::Patch | Verb::Delete => Err(call.not_allowed()),
+            Verb::Put | Verb::Patch | Verb::Delete | Verb::Other => {
+                Err(call.not_allowed("GET, POST"))
+            }
         },
         Target::Script(path, kind, name) => dispatch_script(gateway, call, path, *kind, name).await,
         Target::Users(database) => match call.verb {
             Verb::Get => users::list(gateway, call, database).await,
             Verb::Post => users::post(gateway, call, database).await,
-            Verb::Put | Verb::Patch | Verb::Delete => Err(call.not_allowed()),
+            Verb::Put | Verb::Patch | Verb::Delete | Verb::Other => {
+                Err(call.not_allowed("GET, POST"))
+            }
         },
         Target::User(path) => dispatch_user(gateway, call, path).await,
         Target::Permissions(path) => match call.verb {
             Verb::Get => permissions::list(gateway, call, path).await,
             Verb::Post => permissions::post(gateway, call, path).await,
-            Verb::Put | Verb::Patch | Verb::Delete => Err(call.not_allowed()),
+            Verb::Put | Verb::Patch | Verb::Delete | Verb::Other => {
+                Err(call.not_allowed("GET, POST"))
+            }
         },
         Target::Permission(path, name) => dispatch_permission(gateway, call, path, name).await,
         Target::Clear(path) => match call.verb {
             Verb::Post => items::clear(gateway, call, path).await,
-            Verb::Get | Verb::Put | Verb::Patch | Verb::Delete => Err(call.not_allowed()),
+            Verb::Get | Verb::Put | Verb::Patch | Verb::Delete | Verb::Other => {
+                Err(call.not_allowed("POST"))
+            }
         },
         Target::Conflicts(path) => {
             let container = gateway.container(call, path).await?.container.number;
@@ -384,12 +404,16 @@ async fn dispatch(gateway: &Gateway, call: &Call, target: &Target) -> Result<Rep
         Target::Offers => match call.verb {
             Verb::Get => throughput::list(gateway, call).await,
             Verb::Post => throughput::query(gateway, call).await,
-            Verb::Put | Verb::Patch | Verb::Delete => Err(call.not_allowed()),
+            Verb::Put | Verb::Patch | Verb::Delete | Verb::Other => {
+                Err(call.not_allowed("GET, POST"))
+            }
         },
         Target::Offer(name) => match call.verb {
             Verb::Get => throughput::read(gateway, call, name).await,
             Verb::Put => throughput::replace(gateway, call, name).await,
-            Verb::Post | Verb::Patch | Verb::Delete => Err(call.not_allowed()),
+            Verb::Post | Verb::Patch | Verb::Delete | Verb::Other => {
+                Err(call.not_allowed("GET, PUT"))
+            }
         },
         Target::Admin(what) => admin::answer(gateway, call, what).await,
         Target::NotServed(what) => Err(ApiError::NotSupported((*what).to_string()).into()),
@@ -413,7 +437,7 @@ async fn dispatch_items(
             PostKind::QueryPlan => query_plan::plan(gateway, call, path).await,
             PostKind::Batch => batch::execute(gateway, call, path).await,
         },
-        Verb::Put | Verb::Patch | Verb::Delete => Err(call.not_allowed()),
+        Verb::Put | Verb::Patch | Verb::Delete | Verb::Other => Err(call.not_allowed("GET, POST")),
     }
 }
 
@@ -424,6 +448,10 @@ async fn dispatch_script(
     kind: ScriptKind,
     name: &str,
 ) -> Result<Reply, Failure> {
+    let methods = match kind {
+        ScriptKind::StoredProcedure => "GET, PUT, POST, DELETE",
+        ScriptKind::Trigger | ScriptKind::UserDefinedFunction => "GET, PUT, DELETE",
+    };
     match call.verb {
         Verb::Get => scripts::read(gateway, call, path, kind, name).await,
         Verb::Put => scripts::replace(gateway, call, path, kind, name).await,
@@ -433,9 +461,9 @@ async fn dispatch_script(
                 let what = "Running a stored procedure".to_string();
                 Err(ApiError::NotSupported(what).into())
             }
-            ScriptKind::Trigger | ScriptKind::UserDefinedFunction => Err(call.not_allowed()),
+            ScriptKind::Trigger | ScriptKind::UserDefinedFunction => Err(call.not_allowed(methods)),
         },
-        Verb::Patch => Err(call.not_allowed()),
+        Verb::Patch | Verb::Other => Err(call.not_allowed(methods)),
     }
 }
 
@@ -444,7 +472,7 @@ async fn dispatch_user(gateway: &Gateway, call: &Call, path: &UserPath) -> Resul
         Verb::Get => users::read(gateway, call, path).await,
         Verb::Put => users::replace(gateway, call, path).await,
         Verb::Delete => users::delete(gateway, call, path).await,
-        Verb::Post | Verb::Patch => Err(call.not_allowed()),
+        Verb::Post | Verb::Patch | Verb::Other => Err(call.not_allowed("GET, PUT, DELETE")),
     }
 }
 
@@ -458,7 +486,7 @@ async fn dispatch_permission(
         Verb::Get => permissions::read(gateway, call, path, name).await,
         Verb::Put => permissions::replace(gateway, call, path, name).await,
         Verb::Delete => permissions::delete(gateway, call, path, name).await,
-        Verb::Post | Verb::Patch => Err(call.not_allowed()),
+        Verb::Post | Verb::Patch | Verb::Other => Err(call.not_allowed("GET, PUT, DELETE")),
     }
 }
 
@@ -488,6 +516,6 @@ fn empty_feed(gateway: &Gateway, call: &Call, name: (&str, &str)) -> Result<Repl
                 Err(ApiError::NotSupported(format!("Creating {}", name.1.to_lowercase())).into())
             }
         },
-        Verb::Put | Verb::Patch | Verb::Delete => Err(call.not_allowed()),
+        Verb::Put | Verb::Patch | Verb::Delete | Verb::Other => Err(call.not_allowed("GET, POST")),
     }
 }

@@ -204,6 +204,9 @@ impl From<Failure> for Reply {
         if let Some(pause) = failure.error.retry_after() {
             reply = reply.header(RETRY_AFTER, &pause.as_millis().to_string());
         }
+        if let Some(methods) = failure.error.allowed() {
+            reply = reply.header(header::ALLOW, methods);
+        }
         reply.data = failure.data;
         reply
     }

@@ -287,11 +287,7 @@ fn key_definition(value: Option<&Value>) -> Result<(KeyDefinition, Value), Inval
         .iter()
         .map(|path| Ok(parse_path(path.as_str().ok_or_else(|| malformed.clone())?)?))
         .collect::<Result<Vec<_>, InvalidDefinition>>()?;
-    let mut completed = json!({ "paths": paths, "kind": kind });
-    // SDKs take no version for 1, and the service shows none where none was named.
-    if version != 1 || given.get("version").is_some_and(Value::is_number) {
-        completed["version"] = json!(version);
-    }
+    let completed = json!({ "paths": paths, "kind": kind, "version": version });
     Ok((KeyDefinition { kind: kind_and_version, paths: parsed }, completed))
 }
 
@@ -509,13 +505,13 @@ mod tests {
     }
 
     #[test]
-    fn the_version_of_a_partition_key_is_shown_if_somebody_named_it() {
+    fn the_version_of_a_partition_key_is_always_shown() {
         let shown = |key: Value| {
             let definition = definition(&json!({ "partitionKey": key })).unwrap();
             definition.json()["partitionKey"].get("version").cloned()
         };
-        assert_eq!(shown(json!({ "paths": ["/pk"] })), None);
-        assert_eq!(shown(json!({ "paths": ["/pk"], "version": null })), None);
+        assert_eq!(shown(json!({ "paths": ["/pk"] })), Some(json!(1)));
+        assert_eq!(shown(json!({ "paths": ["/pk"], "version": null })), Some(json!(1)));
         assert_eq!(shown(json!({ "paths": ["/pk"], "version": 1 })), Some(json!(1)));
         assert_eq!(shown(json!({ "paths": ["/pk"], "version": 2 })), Some(json!(2)));
         assert_eq!(shown(json!({ "paths": ["/a", "/b"], "kind": "MultiHash" })), Some(json!(2)));
