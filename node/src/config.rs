@@ -47,6 +47,8 @@ pub(crate) struct Settings {
     pub(crate) cluster: Option<String>,
     /// The URL clients are told to use for this node.
     pub(crate) advertise: Option<String>,
+    /// The one URL clients use for the whole account: that of a load balancer.
+    pub(crate) account_endpoint: Option<String>,
     /// The account key, base64.
     pub(crate) key: Option<Secret>,
     /// A second key that works too, base64.
@@ -104,6 +106,7 @@ impl Default for Settings {
             node_id: None,
             cluster: None,
             advertise: None,
+            account_endpoint: None,
             key: None,
             secondary_key: None,
             key_file: None,
@@ -202,8 +205,10 @@ pub(crate) struct NodeConfig {
     pub(crate) peer: Option<SocketAddr>,
     /// The nodes a cluster is formed of, with their addresses; only this one if it is alone.
     pub(crate) founders: BTreeMap<NodeId, String>,
-    /// The URL clients are told to use.
+    /// The URL clients are told to use for this node.
     pub(crate) advertise: Option<String>,
+    /// The one URL clients are told to use at all; none tells them of every node.
+    pub(crate) account_endpoint: Option<String>,
     /// Keys that sign requests, as they were at the start.
     pub(crate) keys: AccountKeys,
     /// Where they come from.
@@ -300,6 +305,7 @@ impl NodeConfig {
             peer,
             founders,
             advertise: settings.advertise.clone().map(with_slash),
+            account_endpoint: parse_endpoint(settings.account_endpoint.as_deref())?,
             keys,
             key_sources,
             tls: tls_source(settings, http)?,
@@ -331,7 +337,8 @@ fn tls_source(settings: &Settings, http: SocketAddr) -> Result<Option<TlsSource>
         }
         (None, None) if settings.tls => {
             let directory = settings.data_dir.join(TLS_DIRECTORY);
-            let names = names(settings.advertise.as_deref(), http);
+            let urls = [&settings.advertise, &settings.account_endpoint];
+            let names = names(urls.into_iter().flatten(), http);
             Ok(Some(TlsSource::Made { directory, names }))
         }
         (None, None) => Ok(None),
@@ -342,12 +349,13 @@ fn tls_source(settings: &Settings, http: SocketAddr) -> Result<Option<TlsSource>
 }
 
 /// What clients may call this node: a certificate made here is good for these.
-fn names(advertise: Option<&str>, http: SocketAddr) -> Vec<String> {
+fn names<'u>(urls: impl Iterator<Item = &'u String>, http: SocketAddr) -> Vec<String> {
     let own = Some(http.ip()).filter(|ip| !ip.is_unspecified()).map(|ip| ip.to_string());
-    let advertised = advertise.and_then(|url| reqwest::Url::parse(url).ok());
-    let advertised = advertised.and_then(|url| url.host_str().map(str::to_string));
-    // A URL has brackets round an IPv6 address.
-    let advertised = advertised.map(|host| host.trim_matches(['[', ']']).to_string());
+    let advertised = urls.filter_map(|url| {
+        let url = reqwest::Url::parse(url).ok()?;
+        // A URL has brackets round an IPv6 address.
+        url.host_str().map(|host| host.trim_matches(['[', ']']).to_string())
+    });
     let mut names: Vec<String> = ["localhost", "127.0.0.1", "::1"].map(str::to_string).to_vec();
     names.extend(own.into_iter().chain(advertised));
     names.sort();
@@ -361,6 +369,22 @@ fn value(message: String) -> InvalidSettings {
 
 fn parse_address(flag: &str, text: &str) -> Result<SocketAddr> {
     text.parse().map_err(|_| value(format!("{flag} {text} is no address such as 127.0.0.1:8081")))
+}
+
+/// Checks the URL that is all clients know of the account, and gives it the form that SDKs are used to.
+fn parse_endpoint(endpoint: Option<&str>) -> Result<Option<String>> {
+    let Some(text) = endpoint else { return Ok(None) };
+    match reqwest::Url::parse(text) {
+        Ok(url)
+            if matches!(url.scheme(), "http" | "https")
+                && (url.path(), url.query(), url.fragment()) == ("/", None, None) =>
+        {
+            Ok(Some(url.to_string()))
+        }
+        Ok(_) | Err(_) => {
+            Err(value(format!("--account-endpoint {text} is no URL such as https://db.example/")))
+        }
+    }
 }
 
 /// Parses `1=HOST:PORT,2=HOST:PORT`.
@@ -409,14 +433,32 @@ mod tests {
             assert!(tls(&half).is_err());
         }
         let advertise = Some("https://n1.example:8081".to_string());
-        let made =
-            Settings { tls: true, advertise, http: "10.0.0.1:1".into(), key: None, ..settings() };
-        let made = Settings { allow_emulator_key: true, ..made };
+        let account_endpoint = Some("https://db.example".to_string());
+        let made = Settings { tls: true, advertise, account_endpoint, key: None, ..settings() };
+        let made = Settings { allow_emulator_key: true, http: "10.0.0.1:1".into(), ..made };
         let Some(TlsSource::Made { directory, names }) = tls(&made).unwrap() else { panic!() };
         assert_eq!(directory, PathBuf::from("ephemeris-data/tls"));
-        assert_eq!(names, ["10.0.0.1", "127.0.0.1", "::1", "localhost", "n1.example"]);
-        let unspecified = self::names(Some("https://[fe80::1]/"), "0.0.0.0:1".parse().unwrap());
+        let expected = ["10.0.0.1", "127.0.0.1", "::1", "db.example", "localhost", "n1.example"];
+        assert_eq!(names, expected);
+        let urls = ["https://[fe80::1]/".to_string()];
+        let unspecified = self::names(urls.iter(), "0.0.0.0:1".parse().unwrap());
         assert_eq!(unspecified, ["127.0.0.1", "::1", "fe80::1", "localhost"]);
+    }
+
+    #[test]
+    fn an_account_endpoint_is_a_url_without_a_path() {
+        let shown = |url: &str| {
+            let settings = Settings { account_endpoint: Some(url.to_string()), ..settings() };
+            NodeConfig::single(&settings).map(|config| config.account_endpoint.unwrap())
+        };
+        assert_eq!(shown("https://db.example").unwrap(), "https://db.example/");
+        assert_eq!(shown("http://db.example:8081/").unwrap(), "http://db.example:8081/");
+        for wrong in
+            ["", "db.example", "db.example:8081", "ftp://db", "https://db/x", "https://db/?a"]
+        {
+            let message = shown(wrong).unwrap_err().to_string();
+            assert!(message.contains("--account-endpoint"), "{message}");
+        }
     }
 
     #[test]

@@ -80,6 +80,12 @@ impl Cluster {
     }
 
     fn formable_at(count: u32, consistency: &str) -> Self {
+        Self::formable_with(count, &["--consistency", consistency])
+    }
+
+    /// A cluster of nodes 1 to `count`, none of which runs yet, and which will be started with these
+    /// arguments.
+    pub fn formable_with(count: u32, arguments: &[&str]) -> Self {
         let mut cluster = Self::new(count);
         let members: Vec<String> =
             cluster.nodes.iter().map(|(id, node)| format!("{id}={}", node.peer())).collect();
@@ -87,8 +93,8 @@ impl Cluster {
         for (id, node) in &mut cluster.nodes {
             let (id, peer) = (id.to_string(), node.peer().to_string());
             let whom = ["start", "--node-id", &id, "--peer", &peer, "--cluster", &members];
-            let arguments = whom.into_iter().chain(["--consistency", consistency]);
-            node.set_arguments(arguments.map(str::to_string).collect());
+            let all = whom.into_iter().chain(arguments.iter().copied());
+            node.set_arguments(all.map(str::to_string).collect());
         }
         cluster
     }

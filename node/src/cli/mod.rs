@@ -165,6 +165,11 @@ struct StartFlags {
     #[arg(long, value_name = "URL")]
     #[serde(skip_serializing_if = "Option::is_none")]
     advertise: Option<String>,
+    /// The one URL clients are told to use for the whole account, instead of every node's: that of a
+    /// load balancer. Same on all nodes.
+    #[arg(long, value_name = "URL")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    account_endpoint: Option<String>,
     /// The account key, base64. Better by environment or file: others can see command lines.
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]

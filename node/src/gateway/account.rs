@@ -1,4 +1,5 @@
-//! `GET /`: the account, with every node as a region, so that SDKs fail over by themselves.
+//! `GET /`: the account, with every node as a region, so that SDKs fail over by themselves; or, where
+//! a load balancer does that for them, with its address as the only one.
 
 use axum::http::{HeaderMap, StatusCode};
 use ephemeris_store::charge::Charge;
@@ -43,14 +44,19 @@ fn replication(gateway: &Gateway) -> Value {
     json!({ "minReplicaSetSize": replicas, "maxReplicasetSize": replicas })
 }
 
-/// All nodes, the one that answers first: clients send changes of the catalog to the first.
+/// The account's one endpoint, if it has one. Else all nodes, the one that answers first: clients send
+/// changes of the catalog to the first.
 fn locations(gateway: &Gateway, headers: &HeaderMap) -> Vec<Value> {
+    let location = |name: &str, url: &str| json!({ "name": name, "databaseAccountEndpoint": url });
+    if let Some(url) = &gateway.node.config().account_endpoint {
+        return vec![location(ACCOUNT, url)];
+    }
     let me = gateway.node.node_id();
-    let location = |node: NodeId, url: &str| json!({ "name": format!("node{node}"), "databaseAccountEndpoint": url });
-    let mut locations = vec![location(me, &own_url(gateway, headers))];
+    let of_node = |node: NodeId, url: &str| location(&format!("node{node}"), url);
+    let mut locations = vec![of_node(me, &own_url(gateway, headers))];
     for record in gateway.node.directory().current().state().nodes() {
         if record.node != me {
-            locations.push(location(record.node, &record.url));
+            locations.push(of_node(record.node, &record.url));
         }
     }
     locations

@@ -178,6 +178,7 @@ impl World {
             peer: Some(address(number)),
             founders: self.numbers().map(|n| (NodeId(n), address(n).to_string())).collect(),
             advertise: None,
+            account_endpoint: None,
             keys: AccountKeys { read_write: vec![key], read_only: Vec::new(), emulator: true },
             key_sources: KeySources::new(&Settings::default(), node_ip(number)),
             tls: None,
