@@ -69,3 +69,54 @@ async fn a_missing_part_of_a_hierarchical_key_is_not_null() {
     let prefix = Call::get(by_rid).header("x-ms-documentdb-partitionkey", r#"["k"]"#);
     assert_eq!(client.ask(prefix).await.expect(400).substatus(), 1001);
 }
+
+#[tokio::test]
+async fn where_users_named_no_partition_key_items_need_none() {
+    const KEY: &str = "x-ms-documentdb-partitionkey";
+    let cluster = Cluster::single().await;
+    let (client, notes) = (cluster.client(1), Container::new("shop", "notes"));
+    client.create_database("shop").await.expect(201);
+    let key = json!({ "paths": ["/_partitionKey"], "kind": "Hash", "systemKey": true });
+    let definition = json!({ "id": "notes", "partitionKey": key }).to_string();
+    let create = Call::post("/dbs/shop/colls", definition);
+    // Two partitions.
+    let made = client.ask(create.header("x-ms-offer-throughput", "12000")).await.expect(201).json();
+    assert_eq!(made["partitionKey"]["systemKey"], true);
+
+    // SDKs say `[]`; `[{}]` is no other key, and neither is none.
+    let create = |id: &str| Call::post(notes.items(), json!({ "id": id, "n": 1 }).to_string());
+    client.ask(create("a").header(KEY, "[]")).await.expect(201);
+    client.ask(create("b").header(KEY, "[{}]")).await.expect(201);
+    client.ask(create("c")).await.expect(201);
+    let refused = client.ask(create("d").header(KEY, "[null]")).await.expect(400);
+    assert_eq!(refused.substatus(), 1001);
+    // Who gives items a key has logical partitions.
+    let own = json!({ "id": "a", "_partitionKey": "x" }).to_string();
+    client.ask(Call::post(notes.items(), own).header(KEY, "[\"x\"]")).await.expect(201);
+
+    for id in ["a", "b", "c"] {
+        for key in ["[]", "[{}]"] {
+            let read = client.ask(Call::get(notes.item(id)).header(KEY, key)).await.expect(200);
+            assert_eq!(read.json()["n"], 1);
+        }
+    }
+    let replaced = Call::put(notes.item("a"), json!({ "id": "a", "n": 2 }).to_string());
+    client.ask(replaced.header(KEY, "[]")).await.expect(200);
+    client.ask(Call::delete(notes.item("b")).header(KEY, "[]")).await.expect(204);
+    let batch = json!([{ "operationType": "Create", "resourceBody": { "id": "e" } }]).to_string();
+    let batch = Call::post(notes.items(), batch).header("x-ms-cosmos-is-batch-request", "True");
+    client
+        .ask(batch.header("x-ms-cosmos-batch-atomic", "True").header(KEY, "[]"))
+        .await
+        .expect(200);
+    let query = json!({ "query": "SELECT VALUE c.id FROM c ORDER BY c.id" }).to_string();
+    let query = Call::post(notes.items(), query).header("x-ms-documentdb-isquery", "True");
+    let found = client.ask(query.header(KEY, "[]")).await.expect(200).json();
+    assert_eq!(found["Documents"], json!(["a", "c", "e"]));
+    let feed = Call::get(notes.items()).header("a-im", "Incremental Feed").header(KEY, "[]");
+    assert_eq!(client.ask(feed).await.expect(200).json()["_count"], 3);
+    let clear = Call::post(notes.path() + "/operations/partitionkeydelete", "");
+    client.ask(clear.header(KEY, "[]")).await.expect(200);
+    let left = client.query(&notes, "SELECT VALUE c._partitionKey FROM c", json!([])).await;
+    assert_eq!(left, ["x"]);
+}

@@ -31,6 +31,20 @@ pub enum KeyKind {
     HashV2,
     /// Hierarchical: each component hashed alone.
     MultiHash,
+    /// As `HashV1`, of a container whose users named no key (`systemKey`): the empty key is that of
+    /// all items without the property that the system chose.
+    SystemV1,
+    /// As `HashV2`, of such a container.
+    SystemV2,
+}
+
+impl KeyKind {
+    fn is_system(self) -> bool {
+        match self {
+            KeyKind::SystemV1 | KeyKind::SystemV2 => true,
+            KeyKind::HashV1 | KeyKind::HashV2 | KeyKind::MultiHash => false,
+        }
+    }
 }
 
 /// Which properties make up the partition key, and how they are hashed.
@@ -383,14 +397,24 @@ pub struct Place {
 }
 
 impl KeyDefinition {
+    /// The key that a client means: where users named no key, SDKs call that of an item without one
+    /// `[]`, elsewhere `[{}]`.
+    pub fn meant(&self, named: PartitionKey) -> PartitionKey {
+        if self.kind.is_system() && named.0.is_empty() {
+            return PartitionKey(vec![Component::Undefined]);
+        }
+        named
+    }
+
     /// Hashes a key value, or the first components of one.
     pub fn place(&self, key: &PartitionKey) -> Place {
-        if key.0.is_empty() {
+        let is_missing = self.kind.is_system() && key.0 == [Component::Undefined];
+        if key.0.is_empty() || is_missing {
             return Place { epk: Epk::min(), slot: 0 };
         }
         match self.kind {
-            KeyKind::HashV1 => place_v1(&key.0),
-            KeyKind::HashV2 => {
+            KeyKind::HashV1 | KeyKind::SystemV1 => place_v1(&key.0),
+            KeyKind::HashV2 | KeyKind::SystemV2 => {
                 let bytes = hash_v2(&key.0).to_vec();
                 Place { slot: slot_v2(&bytes), epk: Epk(bytes) }
             }
@@ -412,12 +436,12 @@ impl KeyDefinition {
             return Epk::max();
         }
         match self.kind {
-            KeyKind::HashV1 => {
+            KeyKind::HashV1 | KeyKind::SystemV1 => {
                 let mut epk = Vec::new();
                 put_v1_number(&mut epk, f64::from(u32::from(slot) << 24));
                 Epk(epk)
             }
-            KeyKind::HashV2 | KeyKind::MultiHash => {
+            KeyKind::HashV2 | KeyKind::SystemV2 | KeyKind::MultiHash => {
                 Epk((u128::from(slot) << 118).to_be_bytes().to_vec())
             }
         }

@@ -15,6 +15,7 @@ use ephemeris_store::partition_key::KeyDefinition;
 use super::auth::Credential;
 use super::error::{ApiError, Failure};
 use super::headers::PostKind;
+use super::items::header_key;
 use super::path::{ContainerPath, Target};
 use super::resolve::Resolved;
 use super::{Call, Gateway, Verb};
@@ -221,10 +222,10 @@ async fn permits(
     Ok(is_allowed
         && match asked {
             Asked::Definition => intent == Intent::Read,
-            Asked::Items => whole && names_granted_key(call, permission)?,
+            Asked::Items => whole && names_granted_key(call, &resolved, permission)?,
             Asked::Item(segment) => {
                 is_granted_item(permission, &resolved, segment)
-                    && names_granted_key(call, permission)?
+                    && names_granted_key(call, &resolved, permission)?
             }
             Asked::Other => whole && permission.partition_key.is_none(),
         })
@@ -245,10 +246,14 @@ async fn granted_container(
 }
 
 /// True if a request about items is confined to those a permission is about, by its header.
-fn names_granted_key(call: &Call, permission: &Permission) -> Result<bool, ApiError> {
+fn names_granted_key(
+    call: &Call,
+    resolved: &Resolved,
+    permission: &Permission,
+) -> Result<bool, ApiError> {
     match &permission.partition_key {
         None => Ok(true),
-        Some(granted) => Ok(call.headers.partition_key()?.as_ref() == Some(granted)),
+        Some(granted) => Ok(header_key(call, resolved)?.as_ref() == Some(granted)),
     }
 }
 

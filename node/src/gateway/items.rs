@@ -50,7 +50,7 @@ async fn store_new(
     let parsed = parse_body(&resolved, &call.body).map_err(Failure::in_body)?;
     let id = id_in(&parsed.id).map_err(Failure::in_body)?;
     let definition = resolved.container.definition.key();
-    let key = key_of(call, &parsed).map_err(Failure::in_body)?;
+    let key = key_of(call, &resolved, &parsed).map_err(Failure::in_body)?;
     let item = ItemKey::new(&definition.place(&key), &key, &id);
     let body = parsed.document.body.clone();
     write(gateway, call, &resolved, (item, action(parsed.document)), body).await
@@ -67,7 +67,7 @@ pub(crate) async fn replace(
     let parsed = parse_body(&resolved, &call.body).map_err(Failure::in_body)?;
     let id = id_in(&parsed.id).map_err(Failure::in_body)?;
     let definition = resolved.container.definition.key();
-    let key = key_of(call, &parsed).map_err(Failure::in_body)?;
+    let key = key_of(call, &resolved, &parsed).map_err(Failure::in_body)?;
     let place = definition.place(&key);
     let to = ItemKey::new(&place, &key, &id);
     call.access.check_item(&to, definition)?;
@@ -216,12 +216,25 @@ pub(crate) fn id_in(field: &IdField) -> Result<ItemId, ApiError> {
     }
 }
 
+/// The partition key in the header, as the container's definition understands it.
+pub(crate) fn header_key(
+    call: &Call,
+    resolved: &Resolved,
+) -> Result<Option<PartitionKey>, ApiError> {
+    let named = call.headers.partition_key()?;
+    Ok(named.map(|key| resolved.container.definition.key().meant(key)))
+}
+
 /// The partition key of an item that is being stored: that of the body, which the header must match.
-fn key_of(call: &Call, parsed: &ParsedDocument) -> Result<PartitionKey, ApiError> {
+fn key_of(
+    call: &Call,
+    resolved: &Resolved,
+    parsed: &ParsedDocument,
+) -> Result<PartitionKey, ApiError> {
     if parsed.key.text_bytes() > VALUE_BYTES_MAX {
         return Err(InvalidKey::TooLong.into());
     }
-    match call.headers.partition_key()? {
+    match header_key(call, resolved)? {
         None => Ok(parsed.key.clone()),
         Some(header) => check_key(&header, parsed).map(|()| header),
     }
@@ -238,7 +251,7 @@ pub(crate) fn check_key(header: &PartitionKey, parsed: &ParsedDocument) -> Resul
 
 /// The partition key in the header, complete.
 pub(crate) fn named_key(call: &Call, resolved: &Resolved) -> Result<PartitionKey, ApiError> {
-    let key = call.headers.partition_key()?.ok_or_else(|| {
+    let key = header_key(call, resolved)?.ok_or_else(|| {
         let message = "The partition key must be supplied in the header \
                        x-ms-documentdb-partitionkey for this operation.";
         ApiError::BadRequest(message.to_string())

@@ -15,6 +15,7 @@ use ephemeris_store::query::{
 use serde::{Deserialize, Serialize};
 
 use super::error::{ApiError, Failure};
+use super::items::header_key;
 use super::path::ContainerPath;
 use super::reply::Reply;
 use super::resolve::Resolved;
@@ -170,7 +171,7 @@ pub(crate) fn key_scope(
     call: &Call,
     resolved: &Resolved,
 ) -> Result<Option<PartitionKey>, ApiError> {
-    let Some(key) = call.headers.partition_key()? else { return Ok(None) };
+    let Some(key) = header_key(call, resolved)? else { return Ok(None) };
     let paths = resolved.container.definition.key().paths.len();
     if key.0.len() > paths {
         key.check_complete(resolved.container.definition.key())?;

@@ -35,6 +35,9 @@ const PROPERTIES: [&str; 14] = [
     "materializedViewDefinition",
 ];
 
+/// Where items have a partition key if their container's users named none.
+const SYSTEM_KEY_PATH: &str = "/_partitionKey";
+
 /// Why a definition was refused.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum InvalidDefinition {
@@ -249,9 +252,7 @@ fn key_definition(value: Option<&Value>) -> Result<(KeyDefinition, Value), Inval
     let malformed = InvalidDefinition::Malformed("partitionKey");
     let value = value.ok_or(InvalidDefinition::Missing("partitionKey"))?;
     let given = value.as_object().ok_or_else(|| malformed.clone())?;
-    if given.get("systemKey").is_some_and(|flag| flag == &json!(true)) {
-        return Err(InvalidDefinition::Unsupported("partitionKey.systemKey"));
-    }
+    let is_system = given.get("systemKey") == Some(&json!(true));
     let paths = given.get("paths").and_then(Value::as_array).ok_or_else(|| malformed.clone())?;
     let kind = match given.get("kind") {
         None | Some(Value::Null) => "Hash",
@@ -267,7 +268,12 @@ fn key_definition(value: Option<&Value>) -> Result<(KeyDefinition, Value), Inval
         }
     };
     let found = paths.len();
+    if is_system && (kind != "Hash" || *paths != [SYSTEM_KEY_PATH]) {
+        return Err(malformed);
+    }
     let kind_and_version = match (kind, version, found) {
+        ("Hash", 1, 1) if is_system => KeyKind::SystemV1,
+        ("Hash", 2, 1) if is_system => KeyKind::SystemV2,
         ("Hash", 1, 1) => KeyKind::HashV1,
         ("Hash", 2, 1) => KeyKind::HashV2,
         ("MultiHash", 2, 1..=PATHS_MAX) => KeyKind::MultiHash,
@@ -287,7 +293,10 @@ fn key_definition(value: Option<&Value>) -> Result<(KeyDefinition, Value), Inval
         .iter()
         .map(|path| Ok(parse_path(path.as_str().ok_or_else(|| malformed.clone())?)?))
         .collect::<Result<Vec<_>, InvalidDefinition>>()?;
-    let completed = json!({ "paths": paths, "kind": kind, "version": version });
+    let mut completed = json!({ "paths": paths, "kind": kind, "version": version });
+    if is_system {
+        completed["systemKey"] = json!(true);
+    }
     Ok((KeyDefinition { kind: kind_and_version, paths: parsed }, completed))
 }
 
@@ -535,10 +544,31 @@ mod tests {
             json!({ "paths": ["/a"], "version": 3 }),
             json!({ "paths": ["/a", "/b", "/c", "/d"], "kind": "MultiHash" }),
             json!({ "paths": ["/a"], "kind": "MultiHash", "version": 1 }),
-            json!({ "paths": ["/_partitionKey"], "systemKey": true }),
+            json!({ "paths": ["/pk"], "systemKey": true }),
+            json!({ "paths": ["/_partitionKey"], "kind": "MultiHash", "systemKey": true }),
         ] {
             assert!(key(wrong.clone()).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_container_without_a_key_of_its_users_says_so() {
+        let path = |key: Value| {
+            let mut key = key;
+            key["paths"] = json!([SYSTEM_KEY_PATH]);
+            definition(&json!({ "partitionKey": key })).unwrap()
+        };
+        let system = path(json!({ "systemKey": true }));
+        assert_eq!(system.key().kind, KeyKind::SystemV1);
+        let shown =
+            json!({ "paths": ["/_partitionKey"], "kind": "Hash", "version": 1, "systemKey": true });
+        assert_eq!(system.json()["partitionKey"], shown);
+        let system = path(json!({ "kind": "Hash", "version": 2, "systemKey": true }));
+        assert_eq!(system.key().kind, KeyKind::SystemV2);
+        let own = path(json!({ "systemKey": false }));
+        assert_eq!(own.key().kind, KeyKind::HashV1);
+        assert_eq!(own.json()["partitionKey"].get("systemKey"), None);
+        assert_eq!(own.immutable_difference(&system), Some("partitionKey"));
     }
 
     #[test]

@@ -209,3 +209,20 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn items_without_a_key_of_the_users_lie_where_the_empty_key_does() {
+    for (system, plain) in
+        [(KeyKind::SystemV1, KeyKind::HashV1), (KeyKind::SystemV2, KeyKind::HashV2)]
+    {
+        let (system, plain) = (definition(system), definition(plain));
+        let [none, missing, text] =
+            ["[]", "[{}]", "[\"a\"]"].map(|key| PartitionKey::parse(key).unwrap());
+        assert_eq!(system.meant(none.clone()), missing);
+        assert_eq!(plain.meant(none.clone()), none);
+        assert_eq!(system.place(&missing), Place { epk: Epk::min(), slot: 0 });
+        assert_ne!(plain.place(&missing), system.place(&missing));
+        assert_eq!(system.place(&text), plain.place(&text));
+        assert_eq!(system.slot_start(7), plain.slot_start(7));
+    }
+}

@@ -134,8 +134,9 @@ impl Bulk<'_> {
     fn prepare(&self, operation: &Operation<'_>) -> Result<Prepared, ApiError> {
         let key = match &operation.partition_key {
             Some(text) => {
-                let key = PartitionKey::parse(text)?;
-                let complete = key.check_complete(self.resolved.container.definition.key());
+                let definition = self.resolved.container.definition.key();
+                let key = definition.meant(PartitionKey::parse(text)?);
+                let complete = key.check_complete(definition);
                 complete.map(|()| key).map_err(|_| ApiError::KeyShape)?
             }
             None => items::named_key(self.call, self.resolved)?,
