@@ -129,7 +129,7 @@ pub fn complete(policy: Option<&Value>) -> Result<Value> {
         IndexingMode::None => "none",
     };
     policy.insert("indexingMode".into(), json!(name));
-    policy.entry("automatic").or_insert(json!(mode != IndexingMode::None));
+    policy.insert("automatic".into(), json!(mode != IndexingMode::None));
     for member in ["includedPaths", "excludedPaths"] {
         if policy.get(member).is_none_or(Value::is_null) {
             policy.insert(member.into(), json!([]));
@@ -409,6 +409,15 @@ mod tests {
             let completed = complete(Some(&json!({ "indexingMode": sent }))).unwrap();
             assert_eq!(completed["indexingMode"], shown);
             assert_eq!(completed["automatic"], shown != "none");
+        }
+    }
+
+    /// As the Rust SDK's own tests want it, which send `false` with every policy.
+    #[test]
+    fn automatic_says_what_the_mode_says() {
+        for (mode, shown) in [("consistent", true), ("none", false)] {
+            let sent = json!({ "indexingMode": mode, "automatic": !shown });
+            assert_eq!(complete(Some(&sent)).unwrap()["automatic"], shown);
         }
     }
 
