@@ -337,12 +337,7 @@ async fn dispatch(gateway: &Gateway, call: &Call, target: &Target) -> Result<Rep
                 Err(call.not_allowed("GET, POST"))
             }
         },
-        Target::Container(path) => match call.verb {
-            Verb::Get => containers::read(gateway, call, path).await,
-            Verb::Put => containers::replace(gateway, call, path).await,
-            Verb::Delete => containers::delete(gateway, call, path).await,
-            Verb::Post | Verb::Patch | Verb::Other => Err(call.not_allowed("GET, PUT, DELETE")),
-        },
+        Target::Container(path) => dispatch_container(gateway, call, path).await,
         Target::Items(path) => dispatch_items(gateway, call, path).await,
         Target::Item(path, id) => match call.verb {
             Verb::Get => items::read(gateway, call, path, id).await,
@@ -390,17 +385,7 @@ async fn dispatch(gateway: &Gateway, call: &Call, target: &Target) -> Result<Rep
                 Err(call.not_allowed("POST"))
             }
         },
-        Target::Conflicts(path) => {
-            let container = gateway.container(call, path).await?.container.number;
-            let rid = ephemeris_store::ids::ResourceId::Container(container).to_string();
-            if call.verb == Verb::Post
-                && call.headers.partition_key()?.is_none()
-                && !call.headers.crosses_partitions()
-            {
-                return Err(ApiError::CrossPartition.into());
-            }
-            empty_feed(gateway, call, (&rid, "Conflicts"))
-        }
+        Target::Conflicts(path) => dispatch_conflicts(gateway, call, path).await,
         Target::Offers => match call.verb {
             Verb::Get => throughput::list(gateway, call).await,
             Verb::Post => throughput::query(gateway, call).await,
@@ -408,15 +393,47 @@ async fn dispatch(gateway: &Gateway, call: &Call, target: &Target) -> Result<Rep
                 Err(call.not_allowed("GET, POST"))
             }
         },
-        Target::Offer(name) => match call.verb {
-            Verb::Get => throughput::read(gateway, call, name).await,
-            Verb::Put => throughput::replace(gateway, call, name).await,
-            Verb::Post | Verb::Patch | Verb::Delete | Verb::Other => {
-                Err(call.not_allowed("GET, PUT"))
-            }
-        },
+        Target::Offer(name) => dispatch_offer(gateway, call, name).await,
         Target::Admin(what) => admin::answer(gateway, call, what).await,
         Target::NotServed(what) => Err(ApiError::NotSupported((*what).to_string()).into()),
+    }
+}
+
+async fn dispatch_container(
+    gateway: &Gateway,
+    call: &Call,
+    path: &ContainerPath,
+) -> Result<Reply, Failure> {
+    match call.verb {
+        Verb::Get => containers::read(gateway, call, path).await,
+        Verb::Put => containers::replace(gateway, call, path).await,
+        Verb::Delete => containers::delete(gateway, call, path).await,
+        Verb::Post | Verb::Patch | Verb::Other => Err(call.not_allowed("GET, PUT, DELETE")),
+    }
+}
+
+/// There is one history, and so there are no conflicts.
+async fn dispatch_conflicts(
+    gateway: &Gateway,
+    call: &Call,
+    path: &ContainerPath,
+) -> Result<Reply, Failure> {
+    let container = gateway.container(call, path).await?.container.number;
+    let rid = ephemeris_store::ids::ResourceId::Container(container).to_string();
+    if call.verb == Verb::Post
+        && call.headers.partition_key()?.is_none()
+        && !call.headers.crosses_partitions()
+    {
+        return Err(ApiError::CrossPartition.into());
+    }
+    empty_feed(gateway, call, (&rid, "Conflicts"))
+}
+
+async fn dispatch_offer(gateway: &Gateway, call: &Call, name: &str) -> Result<Reply, Failure> {
+    match call.verb {
+        Verb::Get => throughput::read(gateway, call, name).await,
+        Verb::Put => throughput::replace(gateway, call, name).await,
+        Verb::Post | Verb::Patch | Verb::Delete | Verb::Other => Err(call.not_allowed("GET, PUT")),
     }
 }
 

@@ -24,7 +24,7 @@ impl Neighbours {
     /// Finds the runs among these items, all of which have rows.
     pub(super) fn find(
         read: &dyn Read,
-        keys: &ContainerKeys,
+        keys: ContainerKeys,
         mut numbers: Vec<ItemNumber>,
     ) -> Result<Self, Fault> {
         numbers.sort_unstable();

@@ -124,7 +124,7 @@ impl Draft<'_> {
         let expiries: Vec<Vec<u8>> = own.map(|expiry| expiry_key(group, expiry)).collect();
         self.batch.delete_in_order(Table::Expiry, &lent(&expiries), |_, _| true);
         let numbers = dead.iter().map(|version| version.stamp.number).collect();
-        self.neighbours = Neighbours::find(&*partition.engine, &partition.keys, numbers)?;
+        self.neighbours = Neighbours::find(&*partition.engine, partition.keys, numbers)?;
         let numbers = self.neighbours.numbers();
         let keys: Vec<Vec<u8>> =
             numbers.iter().map(|number| partition.keys.number(*number)).collect();

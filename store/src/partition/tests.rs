@@ -171,11 +171,11 @@ fn only_so_many_deleted_logical_partitions_may_have_rows() {
 fn an_entry_walks_few_megabytes_of_what_was_deleted() {
     let partition = partition(&MemoryEngine::new());
     for id in 0..9 {
-        apply(&partition, 100, upsert_body(3 * id, None, &[b' '; 1 << 20], 0));
+        apply(&partition, 100, upsert_body(3 * id, None, &vec![b' '; 1 << 20], 0));
     }
     apply(&partition, 100, clear(0));
     // What is written since is walked, too, and stays.
-    apply(&partition, 100, upsert_body(0, None, &[b' '; 1 << 20], 0));
+    apply(&partition, 100, upsert_body(0, None, &vec![b' '; 1 << 20], 0));
     assert_eq!(sweep_cleared(&partition, 100), (3, true));
     assert_eq!(sweep_cleared(&partition, 100), (4, true));
     assert_eq!(sweep_cleared(&partition, 100), (1, false));
@@ -254,10 +254,9 @@ proptest! {
         apply(&partition, 100, Command::SetIndexPolicy { epoch, rules });
         for (id, lives) in (0..).zip(&lives) {
             let ttl = match (has_own, lives) {
-                (true, true) => None,
+                (true, true) | (false, false) => None,
                 (true, false) => Some(10),
                 (false, true) => Some(-1),
-                (false, false) => None,
             };
             let body = format!("{{\"id\":\"i{id}\",\"one\":1,\"few\":{}}}", id % 3);
             apply(&partition, 100, upsert_body(id, ttl, body.as_bytes(), 3));

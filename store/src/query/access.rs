@@ -139,16 +139,15 @@ pub(super) fn choose(source: &Source<'_>, question: &Question<'_>) -> Result<Acc
             (Course::Sorted, Some(in_order), _) => Access::Order(in_order),
             _ if is_scoped(source, question) => Access::Items,
             (_, _, Some((_, 0, followed))) => Access::Condition(join(source, question, followed)),
-            _ => match near(source, question)? {
-                Some(followed) => Access::Condition(followed),
-                None => {
+            _ => {
+                let mut found = near(source, question)?;
+                if found.is_none() {
                     let conditions = conditions.iter().enumerate();
                     let mut tested = conditions.filter(|(_, condition)| condition.test.is_some());
-                    tested
-                        .find_map(|(number, _)| follow(number))
-                        .map_or(Access::Items, Access::Condition)
+                    found = tested.find_map(|(number, _)| follow(number));
                 }
-            },
+                found.map_or(Access::Items, Access::Condition)
+            }
         },
     })
 }

@@ -52,7 +52,8 @@ fn only_what_may_be_near_is_looked_at() {
     ] {
         let query = format!("SELECT VALUE c.id FROM c WHERE {filter}");
         let (mut found, mut expected) = (world.rows(&query), unindexed.rows(&query));
-        (found.sort(), expected.sort());
+        found.sort();
+        expected.sort();
         assert_eq!(found, expected, "{query}");
         assert!(!found.is_empty(), "{query}");
         let loaded = world.first_page(&query).work.items_loaded;
