@@ -392,7 +392,7 @@ mod tests {
             Value::Object(definition.json().clone()),
             json!({
                 "id": "c",
-                "partitionKey": { "paths": ["/pk"], "kind": "Hash" },
+                "partitionKey": { "paths": ["/pk"], "kind": "Hash", "version": 1 },
                 "indexingPolicy": indexing::complete(None).unwrap(),
                 "conflictResolutionPolicy": {
                     "mode": "LastWriterWins",

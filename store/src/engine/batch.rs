@@ -11,9 +11,6 @@ const DELETE_RANGE: u8 = 3;
 /// A range that has no end.
 const DELETE_REST: u8 = 4;
 
-/// Neighbours that are removed as a range: a range costs an engine more than a few keys.
-const RANGE_KEYS_MIN: usize = 16;
-
 /// Changes to be written together.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
@@ -41,24 +38,6 @@ impl Batch {
     /// Removes a key.
     pub fn delete(&mut self, table: Table, key: &[u8]) {
         self.add(DELETE, table, [key]);
-    }
-
-    /// Removes keys that are in order. Neighbours, which have no other key between them, go by ranges.
-    pub fn delete_in_order(
-        &mut self,
-        table: Table,
-        keys: &[&[u8]],
-        are_neighbours: impl Fn(&[u8], &[u8]) -> bool,
-    ) {
-        for run in keys.chunk_by(|a, b| are_neighbours(a, b)) {
-            match run {
-                [first, .., last] if run.len() >= RANGE_KEYS_MIN => {
-                    let range = KeyRange { table, start: first.to_vec(), end: None };
-                    self.delete_range(&range.through(last));
-                }
-                _ => run.iter().for_each(|key| self.delete(table, key)),
-            }
-        }
     }
 
     /// Removes a range.

@@ -105,6 +105,9 @@ fn table_options(cache: &Cache, options: RocksOptions, table: Table) -> Options 
 }
 
 /// True for the tables of entries that lead from values to items.
+///
+/// A range may take a whole generation of them, never a part of one value's: a scan of one value goes by
+/// the filters of files, and would show again what a range in another file hides.
 fn ends_with_number(table: Table) -> bool {
     matches!(table, Table::Index | Table::Unique)
 }

@@ -44,29 +44,19 @@ impl EntryChanges {
         self.changes.clear();
     }
 
-    /// Writes what they come to, in the order of keys. `stand_together` says of two entries that go that
-    /// no other one is between them.
-    pub(crate) fn finish(
-        mut self,
-        batch: &mut Batch,
-        stand_together: impl Fn(&[u8], &[u8]) -> bool,
-    ) {
+    /// Writes what they come to, in the order of keys.
+    pub(crate) fn finish(mut self, batch: &mut Batch) {
         let bytes = &self.bytes;
         let key = |change: &Change| &bytes[change.start..change.end];
         // Changes of one entry keep their order.
         self.changes.sort_by(|a, b| key(a).cmp(key(b)));
-        let changed = self.changes.chunk_by(|a, b| key(a) == key(b)).filter_map(|changes| {
-            let (first, last) = (changes.first()?, changes.last()?);
-            (first.kind == last.kind).then_some(last)
-        });
-        let changed: Vec<&Change> = changed.collect();
-        for changes in changed.chunk_by(|a, b| a.kind == b.kind) {
-            let keys: Vec<&[u8]> = changes.iter().map(|change| key(change)).collect();
-            match changes[0].kind {
-                ChangeKind::Put => keys.iter().for_each(|key| batch.put(Table::Index, key, &[])),
-                ChangeKind::Delete => {
-                    batch.delete_in_order(Table::Index, &keys, &stand_together);
-                }
+        for changes in self.changes.chunk_by(|a, b| key(a) == key(b)) {
+            let [first, .., last] = changes else {
+                changes[0].write(bytes, batch);
+                continue;
+            };
+            if first.kind == last.kind {
+                last.write(bytes, batch);
             }
         }
     }
@@ -75,7 +65,7 @@ impl EntryChanges {
     #[cfg(test)]
     pub(super) fn into_keys(self) -> Vec<Vec<u8>> {
         let mut batch = Batch::default();
-        self.finish(&mut batch, |_, _| false);
+        self.finish(&mut batch);
         let put = |change| {
             let crate::engine::Change::Put(Table::Index, key, _) = change else {
                 panic!("not an entry that is put: {change:?}")
@@ -83,6 +73,16 @@ impl EntryChanges {
             key.to_vec()
         };
         batch.changes().map(put).collect()
+    }
+}
+
+impl Change {
+    fn write(self, bytes: &[u8], batch: &mut Batch) {
+        let key = &bytes[self.start..self.end];
+        match self.kind {
+            ChangeKind::Put => batch.put(Table::Index, key, &[]),
+            ChangeKind::Delete => batch.delete(Table::Index, key),
+        }
     }
 }
 
@@ -113,35 +113,12 @@ mod tests {
             changes.add(kind, |bytes| bytes.extend_from_slice(key.as_bytes()));
         }
         let mut batch = Batch::default();
-        changes.finish(&mut batch, |_, _| false);
+        changes.finish(&mut batch);
         let written = [
             Written::Delete(Table::Index, b"gone"),
             Written::Put(Table::Index, b"new", b""),
             Written::Delete(Table::Index, b"old"),
             Written::Put(Table::Index, b"twice", b""),
-        ];
-        assert!(batch.changes().eq(written));
-    }
-
-    #[test]
-    fn entries_that_stand_together_go_by_ranges() {
-        let mut changes = EntryChanges::default();
-        let entry = |value: &str, number: u8| [value.as_bytes(), &[number]].concat();
-        for number in 1..=40 {
-            changes.add(ChangeKind::Delete, |key| key.extend_from_slice(&entry("a", number)));
-        }
-        changes.add(ChangeKind::Put, |key| key.extend_from_slice(&entry("a", 41)));
-        changes.add(ChangeKind::Delete, |key| key.extend_from_slice(&entry("b", 5)));
-        let mut batch = Batch::default();
-        changes.finish(&mut batch, |a, b| a[0] == b[0] && (a[1] <= 20) == (b[1] <= 20));
-        let behind = |number| [entry("a", number), vec![0]].concat();
-        let (first, second) = ((entry("a", 1), behind(20)), (entry("a", 21), behind(40)));
-        let (put, alone) = (entry("a", 41), entry("b", 5));
-        let written = [
-            Written::DeleteRange(Table::Index, &first.0, Some(&first.1)),
-            Written::DeleteRange(Table::Index, &second.0, Some(&second.1)),
-            Written::Put(Table::Index, &put, b""),
-            Written::Delete(Table::Index, &alone),
         ];
         assert!(batch.changes().eq(written));
     }

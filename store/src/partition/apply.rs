@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use super::neighbours::Neighbours;
 use super::unique::UniqueChanges;
 use super::{Cleared, Partition, PartitionState, Shared};
 use crate::charge::Charge;
@@ -33,8 +32,6 @@ pub(super) struct Draft<'p> {
     pub(super) batch: Batch,
     /// Changes of index entries: the last ones of the batch.
     pub(super) entries: EntryChanges,
-    /// The items that were swept.
-    pub(super) neighbours: Neighbours,
     /// Changes of entries of unique keys, for the later writes of this entry to see.
     pub(super) unique: UniqueChanges,
     pub(super) lsn: Lsn,
@@ -78,7 +75,6 @@ impl Partition {
             cleared,
             batch: Batch::default(),
             entries: EntryChanges::default(),
-            neighbours: Neighbours::default(),
             unique: UniqueChanges::default(),
             lsn: Lsn(position.index),
             due: None,
@@ -98,10 +94,11 @@ impl Partition {
 
     /// Writes the batch and the state as one step for every reader.
     fn publish(&self, draft: Draft<'_>, membership: Option<Membership>) -> Result<(), Fault> {
-        let Draft { mut state, index, unique_keys, cleared, mut batch, unique, due, .. } = draft;
-        let Draft { entries, neighbours, .. } = draft;
+        let Draft {
+            mut state, index, unique_keys, cleared, mut batch, entries, unique, due, ..
+        } = draft;
         unique.finish(&mut batch);
-        entries.finish(&mut batch, |a, b| neighbours.stand_together(a, b));
+        entries.finish(&mut batch);
         state.digest = batch.digest(state.digest);
         machine::put_meta(&mut batch, self.spec.group, MetaTag::State, &state);
         let mut shared = self.write_shared();
@@ -409,27 +406,26 @@ impl Draft<'_> {
     pub(super) fn remove(&mut self, key: &ItemKey, item: &Item) -> Result<(), Fault> {
         self.record_removed(key, item);
         self.index(ChangeKind::Delete, (key, &item.stamp, &item.body))?;
-        let version = VersionRow::new(key, item);
-        self.forget(&version);
-        self.batch.delete(Table::Items, &self.partition.keys.item(key));
-        self.batch.delete(Table::Numbers, &self.partition.keys.number(item.stamp.number));
+        self.remove_rows(&VersionRow::new(key, item));
         self.touched.push((key.clone(), None));
         Ok(())
+    }
+
+    /// Removes every row of a version but its index entries; it may be unread.
+    pub(super) fn remove_rows(&mut self, version: &VersionRow) {
+        let keys = self.partition.keys;
+        self.forget(version);
+        self.batch.delete(Table::Items, &keys.item(&version.item));
+        self.batch.delete(Table::Numbers, &keys.number(version.stamp.number));
     }
 
     /// Removes the rows of a version that its successor does not overwrite.
     fn forget(&mut self, version: &VersionRow) {
         let group = self.partition.spec.group;
-        self.forget_in_feed(version);
+        self.batch.delete(Table::Feed, &feed_key(group, FeedPosition::of(&version.stamp)));
         if let Some(expiry) = OwnExpiry::of(&version.stamp) {
             self.batch.delete(Table::Expiry, &expiry_key(group, expiry));
         }
-    }
-
-    /// Removes the row of the feed, and leaves the version out of the sums.
-    pub(super) fn forget_in_feed(&mut self, version: &VersionRow) {
-        let group = self.partition.spec.group;
-        self.batch.delete(Table::Feed, &feed_key(group, FeedPosition::of(&version.stamp)));
         let bytes = u64::from(version.body_bytes);
         let state = &mut self.state;
         state.items = state.items.checked_sub(1).expect("only stored items are removed");

@@ -13,7 +13,6 @@ mod due;
 mod history;
 mod index;
 mod liveness;
-mod neighbours;
 mod read;
 mod scan;
 mod sweep;

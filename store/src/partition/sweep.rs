@@ -8,12 +8,11 @@
 use std::num::NonZeroU32;
 
 use super::apply::Draft;
-use super::neighbours::Neighbours;
 use crate::charge::Charge;
 use crate::command::CommandEffect;
 use crate::engine::{self, Fault, Table};
 use crate::indexing::ChangeKind;
-use crate::item::{Item, OwnExpiry, VersionRow, expiry_key, expiry_place, feed_position};
+use crate::item::{Item, OwnExpiry, VersionRow, expiry_place, feed_position};
 use crate::time::Millis;
 use crate::ttl::ItemTtl;
 
@@ -115,26 +114,8 @@ impl Draft<'_> {
             assert!(is_dead, "the sweeper removes only dead items");
             let bytes = usize::try_from(version.body_bytes).expect("a body fits in memory");
             self.swept += Charge::create(bytes, version.stamp.indexed_values);
-            self.forget_in_feed(version);
-            self.batch.delete(Table::Items, &partition.keys.item(&version.item));
+            self.remove_rows(version);
         }
-        // They were read one behind the other: nothing is between them.
-        let group = partition.spec.group;
-        let own = dead.iter().filter_map(|version| OwnExpiry::of(&version.stamp));
-        let expiries: Vec<Vec<u8>> = own.map(|expiry| expiry_key(group, expiry)).collect();
-        self.batch.delete_in_order(Table::Expiry, &lent(&expiries), |_, _| true);
-        let numbers = dead.iter().map(|version| version.stamp.number).collect();
-        self.neighbours = Neighbours::find(&*partition.engine, partition.keys, numbers)?;
-        let numbers = self.neighbours.numbers();
-        let keys: Vec<Vec<u8>> =
-            numbers.iter().map(|number| partition.keys.number(*number)).collect();
-        let neighbours = &self.neighbours;
-        let stand_together = |a: &[u8], b: &[u8]| neighbours.stand_together(a, b);
-        self.batch.delete_in_order(Table::Numbers, &lent(&keys), stand_together);
         Ok(())
     }
-}
-
-fn lent(keys: &[Vec<u8>]) -> Vec<&[u8]> {
-    keys.iter().map(Vec::as_slice).collect()
 }
