@@ -7,7 +7,9 @@ use ephemeris_store::indexing::{self, IndexRules};
 use ephemeris_store::partition_key::{KeyDefinition, KeyKind};
 use ephemeris_store::query::client_plan::{ClientPlan, Features};
 use ephemeris_store::query::functions::Moment;
-use ephemeris_store::query::{CompiledQuery, ComputedProperties, Parameters, Run, Value, parse};
+use ephemeris_store::query::{
+    CompiledQuery, ComputedProperties, Metric, Parameters, Run, Value, parse,
+};
 use ephemeris_store::time::Millis;
 
 pub mod grammar;
@@ -31,7 +33,8 @@ pub fn check(text: &str, item: &Value) {
         query.pinned_key(&key);
         give_rows(query, item);
     }
-    if let Ok(condition) = CompiledQuery::condition(&format!("FROM c WHERE {text}")) {
+    let condition = format!("FROM c WHERE {text}");
+    if let Ok(condition) = CompiledQuery::condition(&condition, Metric::default()) {
         condition.keeps(item);
     }
 }
