@@ -87,18 +87,16 @@ impl IndexRange {
     /// The shapes that may be in a region: those in its cells, in smaller ones inside of these, and in
     /// larger ones around them; in order and apart.
     pub(crate) fn region(path: &IndexPath, region: &Region) -> Vec<Self> {
-        let mut ranges = Vec::new();
-        for cell in region.cells() {
+        let inside = region.cells().iter().map(|cell| {
             let digits = cell.digits();
-            let end = prefix_end(digits);
-            ranges.push(Self::new(path.clone(), digits.to_vec(), end));
-            for halvings in 0..digits.len() {
-                let start = EncodedValue::of_cell(&digits[..halvings]).0;
-                let end = prefix_end(&start);
-                ranges.push(Self { path: path.clone(), start, end, is_one_value: true });
-            }
-        }
-        Self::without_overlaps(ranges)
+            Self::new(path.clone(), digits.to_vec(), prefix_end(digits))
+        });
+        let enclosing = region.enclosing().map(|cell| {
+            let start = EncodedValue::of_cell(cell.digits()).0;
+            let end = prefix_end(&start);
+            Self { path: path.clone(), start, end, is_one_value: true }
+        });
+        Self::without_overlaps(inside.chain(enclosing).collect())
     }
 
     /// The entries that share the beginning of an entry that is in order: see `Decoded::in_order`.

@@ -22,8 +22,10 @@ use crate::indexing::{IndexPath, IndexRange, Step};
 
 /// Legs of one condition at most: with more of them a scan is as good.
 const LEGS_MAX: usize = 64;
-/// Ranges of one leg at most.
-const RANGES_MAX: usize = 1000;
+/// Values of a list at most.
+const LIST_MAX: usize = 1000;
+/// Ranges of what an OR joins at most.
+const RANGES_MAX: usize = 4000;
 /// Conditions looked for among what an AND joins: a text may join thousands, and one is followed.
 const CONDITIONS_MAX: usize = 64;
 /// Conditions with a test at most: each is compiled by itself.
@@ -78,8 +80,8 @@ impl ValueRange {
             | ValueRange::Between(..)
             | ValueRange::StartsWith(_)
             | ValueRange::TypeOf(_)
-            | ValueRange::Defined
-            | ValueRange::In(_) => 1,
+            | ValueRange::Defined => 1,
+            ValueRange::In(region) => region.cells().len() + region.enclosing().len(),
         }
     }
 
@@ -344,7 +346,7 @@ impl Reader<'_> {
                     |expr: &Expr| Some(Bound { value: self.constant(expr)?, is_inside: true });
                 self.leg(value, vec![between(Some(end(low)?), Some(end(high)?))?])
             }
-            ExprKind::In { value, list, negated: false } if list.len() <= RANGES_MAX => {
+            ExprKind::In { value, list, negated: false } if list.len() <= LIST_MAX => {
                 let values = list.iter().map(|entry| self.constant(entry));
                 let values = values.collect::<Option<Vec<_>>>()?;
                 let defined = values.into_iter().filter(Value::is_defined);
@@ -373,6 +375,7 @@ impl Reader<'_> {
         let mut branches = Vec::new();
         flatten(expr, BinaryOp::Or, &mut branches);
         let mut all = Condition { legs: Vec::new(), is_exact: true, test: None };
+        let mut ranges = 0;
         for branch in branches {
             // Of a branch that is an AND any one condition will do.
             let mut conjuncts = Vec::new();
@@ -384,6 +387,10 @@ impl Reader<'_> {
             let is_whole = is_whole && found.len() == 1;
             let best = found.iter().find(|one| one.is_seek()).or(found.first())?;
             all.is_exact &= is_whole && best.is_exact;
+            ranges += best.ranges();
+            if ranges > RANGES_MAX {
+                return None;
+            }
             for leg in &best.legs {
                 let is_same =
                     |known: &&mut Leg| (&known.path, known.entered) == (&leg.path, leg.entered);
@@ -393,11 +400,9 @@ impl Reader<'_> {
                 }
             }
         }
-        let fits =
-            all.legs.len() <= LEGS_MAX && all.legs.iter().all(|leg| leg.ranges.len() <= RANGES_MAX);
         // Entries of several paths are not items that can be counted.
         all.is_exact &= all.legs.len() == 1;
-        fits.then_some(all)
+        (all.legs.len() <= LEGS_MAX).then_some(all)
     }
 
     fn comparison(&self, operator: BinaryOp, a: &Expr, b: &Expr) -> Option<Condition> {

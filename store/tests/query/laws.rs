@@ -251,16 +251,8 @@ proptest! {
         let items: Vec<Value> = items.into_iter().map(with_text).collect();
         let query = query.replace("{}", &filter);
         let indexed = World::new(&policy, &items, 1);
-        let limits = PageLimits { rows, ..EVERYTHING };
-        let found = indexed.pages(&query, limits).concat();
         let expected = World::unindexed(&policy, &items, 1).rows(&query);
-        let without = |rows: Vec<String>| rows.iter().map(|row| strip(row)).collect::<Vec<_>>();
-        let (found, expected) = (without(found), without(expected));
-        if is_ordered {
-            prop_assert_eq!(found, expected, "{}", query);
-        } else {
-            prop_assert_eq!(as_set(found), as_set(expected), "{}", query);
-        }
+        gives(&indexed, (&query, is_ordered), rows, expected)?;
     }
 
     #[test]
@@ -280,16 +272,8 @@ proptest! {
         let query = query.replace("{}", &filter);
         let cleared = World::new(&policy, &items, 1);
         cleared.clear(&json!(0));
-        let limits = PageLimits { rows, ..EVERYTHING };
-        let found = cleared.pages(&query, limits).concat();
         let expected = World::unindexed(&policy, &kept, 1).rows(&query);
-        let without = |rows: Vec<String>| rows.iter().map(|row| strip(row)).collect::<Vec<_>>();
-        let (found, expected) = (without(found), without(expected));
-        if is_ordered {
-            prop_assert_eq!(found, expected, "{}", query);
-        } else {
-            prop_assert_eq!(as_set(found), as_set(expected), "{}", query);
-        }
+        gives(&cleared, (&query, is_ordered), rows, expected)?;
     }
 
     #[test]
@@ -307,6 +291,24 @@ proptest! {
         let expected = World::unindexed(&policy, &items, 1).rows(&query);
         prop_assert_eq!(found, expected);
     }
+}
+
+/// Fails unless pages of so many rows have these rows, in their order if the query has one.
+fn gives(
+    world: &World,
+    (query, is_ordered): (&str, bool),
+    rows: usize,
+    expected: Vec<String>,
+) -> Result<(), TestCaseError> {
+    let found = world.pages(query, PageLimits { rows, ..EVERYTHING }).concat();
+    let without = |rows: Vec<String>| rows.iter().map(|row| strip(row)).collect::<Vec<_>>();
+    let (found, expected) = (without(found), without(expected));
+    if is_ordered {
+        prop_assert_eq!(found, expected, "{}", query);
+    } else {
+        prop_assert_eq!(as_set(found), as_set(expected), "{}", query);
+    }
+    Ok(())
 }
 
 /// A row without what depends on the partition that holds the item.

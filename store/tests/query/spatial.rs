@@ -64,6 +64,22 @@ fn only_what_may_be_near_is_looked_at() {
 }
 
 #[test]
+fn hundreds_of_places_are_no_burden() {
+    let world = World::in_space(Metric::Geography, &policy("/at/?"), &grid(100));
+    let near = |n: u32| {
+        let here = point(10.0 + f64::from(n % 20) / 100.0, 50.0);
+        format!("ST_DISTANCE(c.at, {here}) < {}", 100 + n / 20)
+    };
+    // As many as are soon looked up are looked up, and beyond that all items are looked at.
+    for (places, is_followed) in [(20, true), (1000, false)] {
+        let any = (0..places).map(near).collect::<Vec<_>>().join(" OR ");
+        let query = format!("SELECT VALUE c.id FROM c WHERE {any}");
+        assert_eq!(world.rows(&query).len(), 20);
+        assert_eq!(!world.first_page(&query).followed.is_empty(), is_followed, "{places}");
+    }
+}
+
+#[test]
 fn a_spatial_index_serves_its_paths() {
     let items = [json!({ "at": point(1.0, 1.0), "deep": { "at": point(1.0, 1.0) } })];
     for (path, serves_at, serves_deep) in [
@@ -111,13 +127,20 @@ fn shape(metric: Metric) -> impl Strategy<Value = Value> {
     let coordinates = prop::collection::vec(place(metric), 2..4)
         .prop_map(|places| places.into_iter().map(|(x, y)| json!([x, y])).collect::<Vec<_>>());
     let line = coordinates.prop_map(|line| json!({ "type": "LineString", "coordinates": line }));
-    let area = (place(metric), half, any::<bool>()).prop_map(|((x, y), half, inside_out)| {
-        let mut area = square(x, y, half);
-        if inside_out {
-            area["coordinates"][0].as_array_mut().expect("a ring").reverse();
-        }
-        area
-    });
+    // A second ring is a hole, wherever it lies.
+    let hole = prop::option::of((-1.0..1.0_f64, prop_oneof![Just(0.5), Just(0.01)]));
+    let area =
+        (place(metric), half, hole, any::<bool>()).prop_map(|((x, y), half, hole, inside_out)| {
+            let mut area = square(x, y, half);
+            if let Some((east, part)) = hole {
+                let hole = square(x + east * half, y, half * part)["coordinates"][0].take();
+                area["coordinates"].as_array_mut().expect("rings").push(hole);
+            }
+            if inside_out {
+                area["coordinates"][0].as_array_mut().expect("a ring").reverse();
+            }
+            area
+        });
     let point = place(metric).prop_map(|(x, y)| point(x, y));
     prop_oneof![4 => point, 1 => line, 2 => area, 1 => Just(json!({ "type": "Point" }))]
 }

@@ -7,6 +7,8 @@
 //!
 //! On the globe this has neither poles nor a date line to go around.
 
+use std::collections::BTreeSet;
+
 use super::figure::Figure;
 use super::geojson::{Metric, Shape};
 use super::vector::Vector;
@@ -19,6 +21,9 @@ const HALVINGS_ON_GLOBE: u32 = 20;
 const HALVINGS_ON_PLANE: u32 = 32;
 /// The plane ends beyond what `asinh` makes of the largest coordinate.
 const PLANE_END: f64 = 240.0;
+
+/// Codes of coordinates from the middle of space to its end: half of what 32 bits hold.
+const CODES_FROM_ZERO: f64 = 2_147_483_648.0;
 
 /// Cells along each axis for a stored shape: each has an entry.
 const SPREAD_STORED: u64 = 2;
@@ -45,51 +50,65 @@ impl Cell {
     pub(crate) fn digits(&self) -> &[u8] {
         &self.0
     }
+
+    /// The larger cells that it is inside of.
+    fn enclosing(&self) -> impl Iterator<Item = Cell> {
+        (0..self.0.len()).map(|halvings| Cell(self.0[..halvings].to_vec()))
+    }
 }
 
 /// What a condition asks about: nothing outside of its cells can meet it.
 #[derive(Clone, Debug)]
 pub(crate) struct Region {
     cells: Vec<Cell>,
+    /// Every cell that one of these is inside of, once.
+    enclosing: BTreeSet<Cell>,
 }
 
 impl Region {
     /// All that is no farther from a shape than so many metres, or units of the plane; none if the value
     /// is no shape.
     pub(crate) fn around(value: &Value, distance: f64, metric: Metric) -> Option<Self> {
-        let space = Space::around(&Shape::parse(value, metric).ok()?, metric);
+        let bounds = Bounds::around(&Shape::parse(value, metric).ok()?, metric);
         let distance = distance.max(0.0);
         let margin = match metric {
             Metric::Geography => distance / METRES_PER_RADIAN,
             Metric::Geometry => distance,
         };
-        Some(Self { cells: space.grown(margin).cells(SPREAD_SOUGHT) })
+        let cells = bounds.grown(margin).cells(SPREAD_SOUGHT);
+        let enclosing = cells.iter().flat_map(Cell::enclosing).collect();
+        Some(Self { cells, enclosing })
     }
 
-    /// Its cells; what they are inside of and what is inside of them belong to it.
+    /// Its cells; what is inside of them belongs to it.
     pub(crate) fn cells(&self) -> &[Cell] {
         &self.cells
+    }
+
+    /// The larger cells that its own are inside of, each by itself.
+    pub(crate) fn enclosing(&self) -> impl ExactSizeIterator<Item = &Cell> {
+        self.enclosing.iter()
     }
 }
 
 /// The cells of a stored value; none if it is no shape.
 pub(crate) fn cells_of(value: &Value, metric: Metric) -> Vec<Cell> {
     let shape = Shape::parse(value, metric).ok();
-    shape.map_or(Vec::new(), |shape| Space::around(&shape, metric).cells(SPREAD_STORED))
+    shape.map_or(Vec::new(), |shape| Bounds::around(&shape, metric).cells(SPREAD_STORED))
 }
 
 /// A box along the axes.
 #[derive(Clone, Copy, Debug)]
-struct Space {
+struct Bounds {
     metric: Metric,
     low: Vector,
     high: Vector,
 }
 
-impl Space {
+impl Bounds {
     /// A box around all places of a shape.
     fn around(shape: &Shape, metric: Metric) -> Self {
-        let figure = Figure::new(shape, metric);
+        let figure = Figure::filled(shape, metric);
         match metric {
             Metric::Geography => Self::on_globe(&figure),
             Metric::Geometry => Self::on_plane(&figure),
@@ -174,7 +193,7 @@ fn cell(place: [u64; 3], halvings: u32) -> Cell {
 
 /// False for the many cells that are inside the globe or outside of it.
 fn is_on_globe(place: &[u64; 3], halvings: u32) -> bool {
-    let width = 2.0 * 0.5_f64.powi(i32::try_from(halvings).expect("a few halvings"));
+    let width = 2.0 / f64::from(1_u32 << halvings);
     let (mut nearest, mut farthest) = (0.0, 0.0);
     for number in place {
         #[expect(clippy::cast_precision_loss, reason = "no more than 20 bits")]
@@ -195,7 +214,7 @@ fn is_on_globe(place: &[u64; 3], halvings: u32) -> bool {
     reason = "a cast to a whole number stops at its bounds"
 )]
 fn of_cube(coordinate: f64) -> u64 {
-    u64::from(((coordinate + 1.0) * 2.0_f64.powi(31)) as u32)
+    u64::from(((coordinate + 1.0) * CODES_FROM_ZERO) as u32)
 }
 
 /// Nobody knows which part of the plane is in use: so it has room for all coordinates, the larger the
