@@ -1,17 +1,20 @@
 //! A client of the simulated cluster: one request after the other, through any gateway, and each
 //! answer judged by the laws.
 
+mod items;
+mod queries;
+
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
 use ephemeris_store::ids::Lsn;
-use ephemeris_store::time::Seconds;
 use rand::RngExt as _;
 use rand::rngs::SmallRng;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::sleep;
 
+use self::items::Level;
 use super::http::{Answer, Ask, HttpClient, Lost};
 use super::laws::{Key, Known, NEVER, Policy, Span};
 use super::world::World;
@@ -69,69 +72,6 @@ impl Item {
 
     fn key_header(&self) -> (&'static str, String) {
         ("x-ms-documentdb-partitionkey", format!("[\"{}\"]", self.partition_key))
-    }
-}
-
-/// What must hold for a write.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Condition {
-    None,
-    /// The last version.
-    Current,
-    /// A version that was replaced.
-    Old,
-}
-
-/// How fresh a read is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Level {
-    Strong,
-    Session,
-    Eventual,
-}
-
-/// What is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Query {
-    /// All items of a logical partition, as they come.
-    All,
-    /// The same, in the order of an index.
-    InOrder,
-    /// All items of the client, from all partitions, in the opposite order.
-    Everywhere,
-    /// One version, by the index.
-    Serial(u64),
-    /// The number of items of a logical partition.
-    Count,
-    /// The same, counted in the index.
-    CountByIndex,
-}
-
-impl Query {
-    fn text(self, client: u32) -> String {
-        match self {
-            Query::All => "SELECT * FROM c".to_string(),
-            Query::InOrder => "SELECT * FROM c ORDER BY c.serial".to_string(),
-            Query::Everywhere => format!(
-                "SELECT c.id, c.serial FROM c WHERE c.client = {client} ORDER BY c.serial DESC"
-            ),
-            Query::Serial(serial) => format!("SELECT * FROM c WHERE c.serial = {serial}"),
-            Query::Count => "SELECT VALUE COUNT(1) FROM c".to_string(),
-            Query::CountByIndex => {
-                format!("SELECT VALUE COUNT(1) FROM c WHERE c.client = {client}")
-            }
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Query::All => "query",
-            Query::InOrder => "query in order",
-            Query::Everywhere => "query of all partitions",
-            Query::Serial(_) => "query by index",
-            Query::Count => "count",
-            Query::CountByIndex => "count by index",
-        }
     }
 }
 
@@ -390,238 +330,6 @@ impl Client {
         }
     }
 
-    fn condition(&mut self, which: usize) -> (Condition, Vec<(&'static str, String)>) {
-        let item = &self.items[which];
-        let mut headers = vec![item.key_header()];
-        let condition = match (self.rng.random_range(0..10), &item.etag, &item.old_etag) {
-            (0, Some(etag), _) => {
-                headers.push(("if-match", etag.clone()));
-                Condition::Current
-            }
-            (1, _, Some(etag)) => {
-                headers.push(("if-match", etag.clone()));
-                Condition::Old
-            }
-            _ => Condition::None,
-        };
-        (condition, headers)
-    }
-
-    fn body(&mut self, which: usize) -> (u64, Option<i64>, String) {
-        self.serial += 1;
-        let ttl = match self.rng.random_range(0..10) {
-            0 => Some(-1),
-            1..4 => None,
-            _ => Some(self.rng.random_range(1..7)),
-        };
-        let item = &self.items[which];
-        let mut body = json!({
-            "id": item.id,
-            "pk": item.partition_key,
-            "client": self.number,
-            "serial": self.serial,
-        });
-        if let Some(ttl) = ttl {
-            body["ttl"] = json!(ttl);
-        }
-        (self.serial, ttl, body.to_string())
-    }
-
-    /// Creates or upserts.
-    async fn store(&mut self, which: usize) {
-        let (serial, ttl, body) = self.body(which);
-        let creates = self.rng.random_bool(0.3);
-        let (condition, mut headers) = if creates {
-            (Condition::None, vec![self.items[which].key_header()])
-        } else {
-            self.condition(which)
-        };
-        if !creates {
-            headers.push(("x-ms-documentdb-is-upsert", "true".to_string()));
-        }
-        let path = self.items_path();
-        let ask = Ask { verb: "POST", path: &path, headers, body };
-        let (span, answer) = self.ask(ask).await;
-        let Some(answer) = self.known_answer(which, answer) else { return };
-        match answer.status {
-            201 => {
-                self.items[which].key.saw_gone(span, "created");
-                self.wrote(which, span, (serial, ttl), &answer);
-            }
-            200 if !creates => self.replaced(which, span, (serial, ttl), condition, &answer),
-            409 if creates => self.saw_alive(which, span, "conflicted", &answer),
-            412 => self.failed(which, span, condition, &answer),
-            _ => panic!("a write is not answered with {answer:?}"),
-        }
-    }
-
-    async fn replace(&mut self, which: usize) {
-        let (serial, ttl, body) = self.body(which);
-        let (condition, headers) = self.condition(which);
-        let path = self.item_path(&self.items[which]);
-        let (span, answer) = self.ask(Ask { verb: "PUT", path: &path, headers, body }).await;
-        let Some(answer) = self.known_answer(which, answer) else { return };
-        match answer.status {
-            200 => self.replaced(which, span, (serial, ttl), condition, &answer),
-            404 => self.saw_gone(which, span, "was not there to replace", &answer),
-            412 => self.failed(which, span, condition, &answer),
-            _ => panic!("a replace is not answered with {answer:?}"),
-        }
-    }
-
-    async fn patch(&mut self, which: usize) {
-        self.serial += 1;
-        let (serial, ttl) = (self.serial, self.items[which].ttl);
-        let (condition, headers) = self.condition(which);
-        let path = self.item_path(&self.items[which]);
-        let operation = json!({ "op": "set", "path": "/serial", "value": serial });
-        let body = json!({ "operations": [operation] }).to_string();
-        let (span, answer) = self.ask(Ask { verb: "PATCH", path: &path, headers, body }).await;
-        let Some(answer) = self.known_answer(which, answer) else { return };
-        match answer.status {
-            200 => self.replaced(which, span, (serial, ttl), condition, &answer),
-            404 => self.saw_gone(which, span, "was not there to patch", &answer),
-            412 => self.failed(which, span, condition, &answer),
-            _ => panic!("a patch is not answered with {answer:?}"),
-        }
-    }
-
-    async fn delete(&mut self, which: usize) {
-        let (condition, headers) = self.condition(which);
-        let path = self.item_path(&self.items[which]);
-        let ask = Ask { verb: "DELETE", path: &path, headers, body: String::new() };
-        let (span, answer) = self.ask(ask).await;
-        let Some(answer) = self.known_answer(which, answer) else { return };
-        match answer.status {
-            204 => {
-                assert!(condition != Condition::Old, "an old version was deleted");
-                let lsn = self.learn(&answer);
-                self.items[which].key.deleted(span, lsn);
-            }
-            404 => self.saw_gone(which, span, "was not there to delete", &answer),
-            412 => self.failed(which, span, condition, &answer),
-            _ => panic!("a delete is not answered with {answer:?}"),
-        }
-    }
-
-    fn replaced(
-        &mut self,
-        which: usize,
-        span: Span,
-        version: (u64, Option<i64>),
-        condition: Condition,
-        answer: &Answer,
-    ) {
-        assert!(condition != Condition::Old, "an old version was replaced");
-        self.items[which].key.saw_alive_at_apply(span, "replaced");
-        self.wrote(which, span, version, answer);
-    }
-
-    fn wrote(&mut self, which: usize, span: Span, version: (u64, Option<i64>), answer: &Answer) {
-        let lsn = self.learn(answer);
-        let (serial, ttl) = version;
-        let body = answer.json();
-        assert_eq!(body["serial"], serial, "the answer shows what was written");
-        let item = &mut self.items[which];
-        item.ttl = ttl;
-        item.old_etag = item.etag.take().or(item.old_etag.take());
-        item.etag = Some(body["_etag"].as_str().expect("an item has an etag").to_string());
-        item.writes += 1;
-        let ts = Seconds(body["_ts"].as_u64().expect("an item has a stamp"));
-        item.key.written(span, (serial, ts, ttl), self.policy, lsn);
-    }
-
-    fn saw_gone(&mut self, which: usize, span: Span, what: &str, answer: &Answer) {
-        self.learn(answer);
-        self.items[which].key.saw_gone(span, what);
-    }
-
-    fn saw_alive(&mut self, which: usize, span: Span, what: &str, answer: &Answer) {
-        self.learn(answer);
-        self.items[which].key.saw_alive_at_apply(span, what);
-    }
-
-    /// A precondition failed: there is another version than the one asked for.
-    fn failed(&mut self, which: usize, span: Span, condition: Condition, answer: &Answer) {
-        assert!(condition == Condition::Old, "the last version was not the last");
-        self.saw_alive(which, span, "had another version", answer);
-    }
-
-    async fn read(&mut self, which: usize, level: Level) {
-        let item = &self.items[which];
-        let (path, mut headers) = (self.item_path(item), vec![item.key_header()]);
-        let asks_for_change = item.etag.is_some() && self.rng.random_bool(0.2);
-        match level {
-            Level::Strong if asks_for_change => {
-                let etag = item.etag.clone().expect("there is one");
-                headers.push(("if-none-match", etag));
-            }
-            Level::Strong => {}
-            Level::Session => {
-                let parts = self.session.iter().map(|(range, lsn)| format!("{range}:-1#{lsn}"));
-                let token = parts.collect::<Vec<_>>().join(",");
-                headers.push(("x-ms-consistency-level", "Session".to_string()));
-                headers.push(("x-ms-session-token", token));
-            }
-            Level::Eventual => {
-                headers.push(("x-ms-consistency-level", "Eventual".to_string()));
-            }
-        }
-        let session = self.session.clone();
-        let ask = Ask { verb: "GET", path: &path, headers, body: String::new() };
-        let (span, answer) = self.ask(ask).await;
-        let Some(answer) = found(answer) else { return };
-        self.judge(which, span, level, &session, &answer);
-    }
-
-    fn judge(
-        &mut self,
-        which: usize,
-        span: Span,
-        level: Level,
-        session: &BTreeMap<String, u64>,
-        answer: &Answer,
-    ) {
-        let lsn = match level {
-            Level::Strong | Level::Session => self.learn(answer),
-            // What it tells is not kept: a later one may be about an earlier moment.
-            Level::Eventual => Lsn(entry_of(answer)),
-        };
-        let token = answer.header("x-ms-session-token").expect("reads have a token");
-        let range = token.split(':').next().unwrap_or_default();
-        let seen = session.get(range).copied().unwrap_or_default();
-        let price = match (level, answer.status) {
-            (Level::Strong, 200 | 404) => "2",
-            (Level::Strong | Level::Session | Level::Eventual, _) => "1",
-        };
-        assert_eq!(answer.header("x-ms-request-charge"), Some(price), "{level:?}");
-        let key = &mut self.items[which].key;
-        let shown = match (answer.status, key.known()) {
-            (404, _) => None,
-            // The version that was named, which is the last.
-            (304, Known::Version { serial, .. }) => Some(serial),
-            (304, Known::Absent) => panic!("{} is back, not modified", key.name()),
-            _ => Some(answer.json()["serial"].as_u64().expect("items have a serial")),
-        };
-        self.world.count(match (level, shown) {
-            (Level::Strong, Some(_)) => "strong read found",
-            (Level::Strong, None) => "strong read found nothing",
-            (Level::Session, Some(_)) => "session read found",
-            (Level::Session, None) => "session read found nothing",
-            (Level::Eventual, _) if lsn < key.changed() => "eventual read of an earlier moment",
-            (Level::Eventual, Some(_)) => "eventual read found",
-            (Level::Eventual, None) => "eventual read found nothing",
-        });
-        match level {
-            Level::Strong => key.read_last(span, lsn, shown),
-            Level::Session => {
-                assert!(lsn.0 >= seen, "a session at {seen} was answered at {lsn}");
-                key.read_last(span, lsn, shown);
-            }
-            Level::Eventual => key.read(span, lsn, shown),
-        }
-    }
-
     /// Changes the container's time to live.
     async fn flip(&mut self) {
         let policies = [
@@ -682,145 +390,6 @@ impl Client {
         }
     }
 
-    /// Asks for items of a logical partition or of the whole container, by one index or another, or for
-    /// their number.
-    async fn query(&mut self, which: usize) {
-        let query = self.some_query(which);
-        let item = &self.items[which];
-        let mut headers = vec![
-            ("content-type", "application/query+json".to_string()),
-            ("x-ms-documentdb-isquery", "true".to_string()),
-        ];
-        headers.push(match query {
-            Query::Everywhere => ("x-ms-documentdb-query-enablecrosspartition", "true".to_string()),
-            Query::All | Query::InOrder | Query::Serial(_) | Query::Count | Query::CountByIndex => {
-                item.key_header()
-            }
-        });
-        let partition_key = item.partition_key.clone();
-        let body = json!({ "query": query.text(self.number), "parameters": [] }).to_string();
-        let Some((span, lsn, rows)) = self.pages(query, &headers, &body).await else { return };
-        self.world.count(query.name());
-        match query {
-            Query::All => self.judge_rows(Some(&partition_key), span, lsn, &rows),
-            Query::InOrder => {
-                assert!(serials(&rows).is_sorted(), "rows are in order");
-                self.judge_rows(Some(&partition_key), span, lsn, &rows);
-            }
-            Query::Everywhere => {
-                assert!(serials(&rows).rev().is_sorted(), "rows are in order");
-                self.judge_rows(None, span, lsn, &rows);
-            }
-            Query::Serial(serial) => self.judge_serial(which, span, lsn, serial, &rows),
-            Query::Count | Query::CountByIndex => self.judge_count(&partition_key, span, &rows),
-        }
-    }
-
-    fn some_query(&mut self, which: usize) -> Query {
-        match self.rng.random_range(0..6) {
-            0 => Query::All,
-            1 => Query::InOrder,
-            2 => Query::Everywhere,
-            3 => Query::Count,
-            4 => Query::CountByIndex,
-            _ => {
-                let serials: Vec<u64> = self.items[which].key.serials().collect();
-                // Most often the last one.
-                let back = if self.rng.random_bool(0.3) { self.rng.random_range(0..3) } else { 0 };
-                serials.iter().rev().nth(back).map_or(Query::All, |serial| Query::Serial(*serial))
-            }
-        }
-    }
-
-    /// All pages of a result, and the entry it is as of, as far as one partition answered; none if one
-    /// of them does not come.
-    async fn pages(
-        &mut self,
-        query: Query,
-        headers: &[(&'static str, String)],
-        body: &str,
-    ) -> Option<(Span, Lsn, Vec<Value>)> {
-        let path = self.items_path();
-        let (mut rows, mut continuation, mut call) = (Vec::new(), None, None);
-        loop {
-            let mut headers = headers.to_vec();
-            headers.extend(continuation.map(|text| ("x-ms-continuation", text)));
-            let ask = Ask { verb: "POST", path: &path, headers, body: body.to_string() };
-            let (span, answer) = self.ask(ask).await;
-            let answer = found(answer)?;
-            assert_eq!(answer.status, 200, "a query has an answer, though it may be empty");
-            let call = *call.get_or_insert(span.call);
-            let page = answer.json();
-            rows.extend_from_slice(page["Documents"].as_array().expect("a page has rows"));
-            let lsn = match query {
-                // What several partitions answered is as of several entries.
-                Query::Everywhere => Lsn(u64::MAX),
-                Query::All
-                | Query::InOrder
-                | Query::Serial(_)
-                | Query::Count
-                | Query::CountByIndex => self.learn(&answer),
-            };
-            continuation = answer.header("x-ms-continuation").map(String::from);
-            if continuation.is_none() {
-                return Some((Span { call, ret: span.ret }, lsn, rows));
-            }
-            assert_eq!(query, Query::Everywhere, "a page holds all there is");
-        }
-    }
-
-    /// A query for one version: its item, if it is the last one and alive.
-    fn judge_serial(&mut self, which: usize, span: Span, lsn: Lsn, serial: u64, rows: &[Value]) {
-        let key = &mut self.items[which].key;
-        let shown: Vec<u64> = serials(rows).collect();
-        match key.known() {
-            Known::Version { serial: last, .. } if last == serial => {
-                key.read_last(span, lsn, shown.first().copied());
-            }
-            Known::Version { .. } | Known::Absent => {
-                assert!(shown.is_empty(), "{} is not {serial} any more", key.name());
-            }
-        }
-    }
-
-    /// Rows of one logical partition, or of all.
-    fn judge_rows(&mut self, scope: Option<&str>, span: Span, lsn: Lsn, rows: &[Value]) {
-        let mut shown: BTreeMap<&str, u64> = BTreeMap::new();
-        for row in rows {
-            let id = row["id"].as_str().expect("items have an id");
-            let serial = row["serial"].as_u64().expect("items have a serial");
-            assert_eq!(shown.insert(id, serial), None, "{id} is there twice");
-        }
-        for item in self.items.iter_mut().chain(&mut self.retired) {
-            let found = shown.remove(item.id.as_str());
-            if scope.is_none_or(|scope| item.partition_key == scope) {
-                item.key.read_last(span, lsn, found);
-            } else {
-                assert_eq!(found, None, "{} is in another logical partition", item.id);
-            }
-        }
-        for id in shown.keys() {
-            assert!(self.lost.iter().any(|item| item.id == *id), "nobody wrote {id}");
-        }
-    }
-
-    fn judge_count(&self, partition_key: &str, span: Span, rows: &[Value]) {
-        let count = rows[0].as_u64().expect("a number");
-        let mut bounds = 0..=0;
-        for item in self.items.iter().chain(&self.retired) {
-            if item.partition_key == partition_key
-                && let Known::Version { expiry, .. } = item.key.known()
-            {
-                let surely = u64::from(expiry > span.ret);
-                let possibly = u64::from(expiry > span.call);
-                bounds = bounds.start() + surely..=bounds.end() + possibly;
-            }
-        }
-        let lost = self.lost.iter().filter(|item| item.partition_key == partition_key).count();
-        let bounds = *bounds.start()..=bounds.end() + lost as u64;
-        assert!(bounds.contains(&count), "{count} items where there are {bounds:?}");
-    }
-
     /// Reads all that is known, once everything is put right, and deletes what is not known; returns
     /// how many items are left that never expire.
     pub(super) async fn settle(&mut self) -> u64 {
@@ -879,11 +448,6 @@ fn found(answer: Result<Answer, Lost>) -> Option<Answer> {
         (401 | 408 | 429 | 503, _) => None,
         _ => panic!("a read is not answered with {answer:?}"),
     }
-}
-
-/// The serials of rows.
-fn serials(rows: &[Value]) -> impl DoubleEndedIterator<Item = u64> {
-    rows.iter().map(|row| row["serial"].as_u64().expect("items have a serial"))
 }
 
 fn entry_of(answer: &Answer) -> u64 {

@@ -177,6 +177,7 @@ impl World {
             http: SocketAddr::new(node_ip(number), HTTP_PORT),
             peer: Some(address(number)),
             founders: self.numbers().map(|n| (NodeId(n), address(n).to_string())).collect(),
+            dial: BTreeMap::new(),
             advertise: None,
             account_endpoint: None,
             keys: AccountKeys { read_write: vec![key], read_only: Vec::new(), emulator: true },
