@@ -45,6 +45,8 @@ pub(crate) struct Settings {
     pub(crate) node_id: Option<u32>,
     /// All nodes: `1=HOST:PORT,2=HOST:PORT,…`.
     pub(crate) cluster: Option<String>,
+    /// Where this node reaches others, if not where they say: `2=HOST:PORT,…`.
+    pub(crate) dial: Option<String>,
     /// The URL clients are told to use for this node.
     pub(crate) advertise: Option<String>,
     /// The one URL clients use for the whole account: that of a load balancer.
@@ -105,6 +107,7 @@ impl Default for Settings {
             peer: None,
             node_id: None,
             cluster: None,
+            dial: None,
             advertise: None,
             account_endpoint: None,
             key: None,
@@ -205,6 +208,8 @@ pub(crate) struct NodeConfig {
     pub(crate) peer: Option<SocketAddr>,
     /// The nodes a cluster is formed of, with their addresses; only this one if it is alone.
     pub(crate) founders: BTreeMap<NodeId, String>,
+    /// Where this node reaches others, whatever else is known of them.
+    pub(crate) dial: BTreeMap<NodeId, String>,
     /// The URL clients are told to use for this node.
     pub(crate) advertise: Option<String>,
     /// The one URL clients are told to use at all; none tells them of every node.
@@ -263,7 +268,7 @@ impl NodeConfig {
             "--cluster",
             "the same list on every node, as 1=n1:7000,2=n2:7000,3=n3:7000",
         ))?;
-        let founders = parse_cluster(cluster)?;
+        let founders = parse_nodes("--cluster", cluster)?;
         let node = NodeId(node);
         if !founders.contains_key(&node) {
             return Err(value(format!(
@@ -298,12 +303,14 @@ impl NodeConfig {
             return Err(value("election_timeout_ms must be at least twice heartbeat_ms".into()));
         }
         let with_slash = |url: String| if url.ends_with('/') { url } else { url + "/" };
+        let dial = settings.dial.as_deref().map(|dial| parse_nodes("--dial", dial)).transpose()?;
         Ok(Self {
             node,
             data_dir: settings.data_dir.clone(),
             http,
             peer,
             founders,
+            dial: dial.unwrap_or_default(),
             advertise: settings.advertise.clone().map(with_slash),
             account_endpoint: parse_endpoint(settings.account_endpoint.as_deref())?,
             keys,
@@ -388,10 +395,10 @@ fn parse_endpoint(endpoint: Option<&str>) -> Result<Option<String>> {
 }
 
 /// Parses `1=HOST:PORT,2=HOST:PORT`.
-fn parse_cluster(text: &str) -> Result<BTreeMap<NodeId, String>> {
+fn parse_nodes(flag: &str, text: &str) -> Result<BTreeMap<NodeId, String>> {
     let mut nodes = BTreeMap::new();
     for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
-        let malformed = || value(format!("'{part}' in --cluster is not NUMBER=HOST:PORT"));
+        let malformed = || value(format!("'{part}' in {flag} is not NUMBER=HOST:PORT"));
         let (number, address) = part.split_once('=').ok_or_else(malformed)?;
         let number: u32 = number.trim().parse().map_err(|_| malformed())?;
         let (host, port) = address.trim().rsplit_once(':').ok_or_else(malformed)?;
@@ -399,10 +406,10 @@ fn parse_cluster(text: &str) -> Result<BTreeMap<NodeId, String>> {
             return Err(malformed());
         }
         if nodes.insert(NodeId(number), address.trim().to_string()).is_some() {
-            return Err(value(format!("node {number} stands twice in --cluster")));
+            return Err(value(format!("node {number} stands twice in {flag}")));
         }
     }
-    if nodes.is_empty() { Err(value("--cluster names no node".into())) } else { Ok(nodes) }
+    if nodes.is_empty() { Err(value(format!("{flag} names no node"))) } else { Ok(nodes) }
 }
 
 #[cfg(test)]
@@ -480,10 +487,10 @@ mod tests {
 
     #[test]
     fn cluster_lists_are_checked() {
-        let nodes = parse_cluster("1=a:1, 2=b:2,3=[::1]:3").unwrap();
+        let nodes = parse_nodes("--cluster", "1=a:1, 2=b:2,3=[::1]:3").unwrap();
         assert_eq!(nodes[&NodeId(3)], "[::1]:3");
         for wrong in ["", "a:1", "1=a", "x=a:1", "0=a:1", "1=a:1,1=b:1", "1=a:99999"] {
-            assert!(parse_cluster(wrong).is_err(), "{wrong}");
+            assert!(parse_nodes("--cluster", wrong).is_err(), "{wrong}");
         }
     }
 

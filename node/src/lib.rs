@@ -6,6 +6,7 @@ mod clock;
 mod config;
 mod connections;
 mod consistency;
+pub mod faults;
 mod gateway;
 mod identity;
 mod node;

@@ -101,6 +101,9 @@ pub(crate) enum DirectoryError {
 
 const LOCK_FILE: &str = "lock";
 
+/// Takes the machine that a node is to run on.
+pub(crate) type TakeMachine = fn(&NodeConfig) -> Result<Box<dyn Platform>, DirectoryError>;
+
 /// The operating system, with the directory it keeps for the node.
 pub(crate) struct OperatingSystem {
     path: PathBuf,
@@ -124,14 +127,14 @@ impl OperatingSystem {
     }
 }
 
-impl Platform for OperatingSystem {
-    fn data(&self) -> Arc<dyn Disk> {
-        self.data.clone()
-    }
-
-    fn open_storage(&self) -> Result<Storage, StorageError> {
+impl OperatingSystem {
+    /// The same as `open_storage`, on what somebody makes of the log's disk.
+    pub(crate) fn open_storage_on(
+        &self,
+        on: impl FnOnce(Arc<dyn Disk>) -> Arc<dyn Disk>,
+    ) -> Result<Storage, StorageError> {
         let engine = Arc::new(RocksEngine::open(&self.path.join("state"), self.options)?);
-        let log = Arc::new(RealDisk::open(&self.path.join("log"))?);
+        let log = on(Arc::new(RealDisk::open(&self.path.join("log"))?));
         let snapshots = Arc::new(RealDisk::open(&self.path.join("snapshots"))?);
         let (wal, writer) = Wal::open(log, WalOptions::default())?;
         let run = move || {
@@ -142,6 +145,16 @@ impl Platform for OperatingSystem {
         };
         std::thread::Builder::new().name("wal".into()).spawn(run)?;
         Ok(Storage { engine, wal, snapshots, executor: Executor::Threads })
+    }
+}
+
+impl Platform for OperatingSystem {
+    fn data(&self) -> Arc<dyn Disk> {
+        self.data.clone()
+    }
+
+    fn open_storage(&self) -> Result<Storage, StorageError> {
+        self.open_storage_on(|disk| disk)
     }
 
     fn network(&self) -> Arc<dyn Network> {

@@ -23,7 +23,7 @@ use crate::config::NodeConfig;
 use crate::connections;
 use crate::gateway::{self, Gateway};
 use crate::node::{Node, StartupError};
-use crate::platform::{DirectoryError, OperatingSystem, Platform};
+use crate::platform::{DirectoryError, Platform, TakeMachine};
 use crate::reload;
 use crate::supervisor::{EXIT_FAULT, Tasks};
 use crate::telemetry;
@@ -60,7 +60,11 @@ pub(crate) enum ServerError {
 }
 
 /// Runs a node until it is told to stop.
-pub(crate) async fn run(config: NodeConfig, metrics: PrometheusHandle) -> Result<(), ServerError> {
+pub(crate) async fn run(
+    config: NodeConfig,
+    metrics: PrometheusHandle,
+    take: TakeMachine,
+) -> Result<(), ServerError> {
     let mut stop = StopSignals::listen().map_err(ServerError::Signals)?;
     let hangup = signal(SignalKind::hangup()).map_err(ServerError::Signals)?;
     let tls = config.tls.clone().map(load_tls).transpose()?;
@@ -71,13 +75,16 @@ pub(crate) async fn run(config: NodeConfig, metrics: PrometheusHandle) -> Result
     if config.keys.emulator {
         warn!("requests are checked with the emulator key, which everybody knows");
     }
-    let machine = OperatingSystem::take(&config)?;
+    let machine = take(&config)?;
     let starting = async {
         match tls.clone() {
-            None => Server::start(&machine, config, (without_delay(listener), http), metrics).await,
+            None => {
+                Server::start(machine.as_ref(), config, (without_delay(listener), http), metrics)
+                    .await
+            }
             Some(tls) => {
                 let listener = TlsListener::new(listener, tls);
-                Server::start(&machine, config, (listener, http), metrics).await
+                Server::start(machine.as_ref(), config, (listener, http), metrics).await
             }
         }
     };

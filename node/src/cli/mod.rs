@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use crate::config::{NodeConfig, Settings};
 use crate::consistency::ConsistencyLevel;
+use crate::platform::{OperatingSystem, TakeMachine};
 use crate::telemetry::{self, LogFormat};
 use client::Client;
 
@@ -267,6 +268,11 @@ struct ClusterFlags {
     #[arg(long, value_name = "N=HOST:PORT,…")]
     #[serde(skip_serializing_if = "Option::is_none")]
     cluster: Option<String>,
+    /// Where this node reaches other nodes, if not at their own addresses: behind NAT, or through a
+    /// proxy.
+    #[arg(long, value_name = "N=HOST:PORT,…")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dial: Option<String>,
     /// Nothing expires while the nodes' clocks leave more doubt than this [default: 2000].
     #[arg(long, value_name = "MS")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -286,7 +292,12 @@ struct ClusterFlags {
 
 /// Runs the program.
 pub fn main() -> ExitCode {
-    match run(Cli::parse().command) {
+    main_on(|config| Ok(Box::new(OperatingSystem::take(config)?)))
+}
+
+/// Runs the program, a node of it on a machine that may be another than this one.
+pub(crate) fn main_on(take: TakeMachine) -> ExitCode {
+    match run(Cli::parse().command, take) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("ephemeris: {}", one_line(&error));
@@ -318,15 +329,15 @@ fn set_sweeping(connection: &Connection, sweeping: &str) -> anyhow::Result<ExitC
     Ok(ExitCode::SUCCESS)
 }
 
-fn run(command: Command) -> anyhow::Result<ExitCode> {
+fn run(command: Command, take: TakeMachine) -> anyhow::Result<ExitCode> {
     match command {
         Command::StartSingleNode(flags) => {
             let settings = Settings::load(flags.config.as_deref(), &flags)?;
-            serve(&settings, NodeConfig::single(&settings)?)
+            serve(&settings, NodeConfig::single(&settings)?, take)
         }
         Command::Start(flags) => {
             let settings = Settings::load(flags.node.config.as_deref(), &flags)?;
-            serve(&settings, NodeConfig::clustered(&settings)?)
+            serve(&settings, NodeConfig::clustered(&settings)?, take)
         }
         Command::Status { connection, json } => {
             let answer = block_on(async {
@@ -368,11 +379,11 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
 }
 
 /// Runs a node on all cores.
-fn serve(settings: &Settings, config: NodeConfig) -> anyhow::Result<ExitCode> {
+fn serve(settings: &Settings, config: NodeConfig, take: TakeMachine) -> anyhow::Result<ExitCode> {
     telemetry::start_logging(&settings.log, settings.log_format)?;
     let metrics = telemetry::start_metrics()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(crate::server::run(config, metrics))?;
+    runtime.block_on(crate::server::run(config, metrics, take))?;
     Ok(ExitCode::SUCCESS)
 }
 

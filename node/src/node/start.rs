@@ -194,9 +194,9 @@ impl Foundation {
             None => Arc::new(SystemClock::new(time.clone())),
         };
         let (storage, network) = (platform.open_storage()?, platform.network());
-        let founders = config.founders.clone();
+        let addresses = (config.founders.clone(), config.dial.clone());
         let transport =
-            PeerTransport::new(tasks.clone(), network.clone(), identity.clone(), founders);
+            PeerTransport::new(tasks.clone(), network.clone(), identity.clone(), addresses);
         let options = GroupOptions {
             heartbeat: config.heartbeat,
             election_min: config.election_timeout,

@@ -15,7 +15,7 @@ mod link;
 mod server;
 mod tcp;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -52,22 +52,26 @@ struct Shared {
     identity: LocalIdentity,
     /// Where nodes are reached.
     addresses: RwLock<BTreeMap<NodeId, String>>,
+    /// Nodes that are reached there whatever they say.
+    fixed: BTreeSet<NodeId>,
     links: Mutex<BTreeMap<(NodeId, Channel), Link>>,
 }
 
 impl PeerTransport {
-    /// A transport that knows some nodes' addresses.
+    /// A transport that knows some nodes' addresses, and others that hold whatever it learns.
     pub(crate) fn new(
         tasks: Tasks,
         network: Arc<dyn Network>,
         identity: LocalIdentity,
-        addresses: BTreeMap<NodeId, String>,
+        (mut addresses, fixed): (BTreeMap<NodeId, String>, BTreeMap<NodeId, String>),
     ) -> Self {
+        addresses.extend(fixed.clone());
         let shared = Shared {
             tasks,
             network,
             identity,
             addresses: RwLock::new(addresses),
+            fixed: fixed.into_keys().collect(),
             links: Mutex::new(BTreeMap::new()),
         };
         Self { shared: Arc::new(shared) }
@@ -75,6 +79,9 @@ impl PeerTransport {
 
     /// Learns where a node is reached; its connections start over if that changed.
     pub(crate) fn set_address(&self, node: NodeId, address: &str) {
+        if self.shared.fixed.contains(&node) {
+            return;
+        }
         let mut addresses = self.shared.addresses.write().unwrap_or_else(PoisonError::into_inner);
         if addresses.get(&node).is_some_and(|known| known == address) {
             return;

@@ -53,7 +53,7 @@ fn client(tasks: &Tasks, address: String) -> PeerTransport {
         tasks.clone(),
         Arc::new(Tcp),
         identity,
-        BTreeMap::from([(NodeId(2), address)]),
+        (BTreeMap::from([(NodeId(2), address)]), BTreeMap::new()),
     )
 }
 
@@ -146,11 +146,25 @@ async fn another_cluster_is_refused() {
 }
 
 #[tokio::test]
+async fn a_node_is_dialled_where_the_settings_say_whatever_it_says_itself() {
+    let tasks = Tasks::new();
+    let address = server(&tasks, 7, None).await;
+    let identity = LocalIdentity::new(NodeId(1), 1, Some(ClusterId(7)));
+    let nowhere = "127.0.0.1:1".to_string();
+    let founders = BTreeMap::from([(NodeId(2), nowhere.clone())]);
+    let dial = BTreeMap::from([(NodeId(2), address)]);
+    let client = PeerTransport::new(tasks.clone(), Arc::new(Tcp), identity, (founders, dial));
+    client.set_address(NodeId(2), &nowhere);
+    assert_eq!(call(&client, b"hello").await, Ok(Bytes::from_static(b"hello")));
+    tasks.stop().await;
+}
+
+#[tokio::test]
 async fn another_node_at_the_address_is_refused() {
     let tasks = Tasks::new();
     let address = server(&tasks, 7, None).await;
     let identity = LocalIdentity::new(NodeId(1), 1, Some(ClusterId(7)));
-    let nodes = BTreeMap::from([(NodeId(3), address)]);
+    let nodes = (BTreeMap::from([(NodeId(3), address)]), BTreeMap::new());
     let client = PeerTransport::new(tasks.clone(), Arc::new(Tcp), identity, nodes);
     let answer = client.send(NodeId(3), Channel::Requests, Bytes::new(), DEADLINE).await;
     assert_eq!(answer, Err(TransportError::Unreachable(NodeId(3))));
