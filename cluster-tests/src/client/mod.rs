@@ -73,6 +73,22 @@ impl Call {
         self
     }
 
+    /// The verb.
+    pub fn method(&self) -> &Method {
+        &self.method
+    }
+
+    /// The encoded path.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// A header's text, as it was added.
+    pub fn header_text(&self, name: &str) -> Option<&str> {
+        let found = self.headers.iter().find(|(known, _)| known == name);
+        found.map(|(_, value)| value.as_str())
+    }
+
     /// The body's bytes; empty if there is none.
     pub fn body_bytes(&self) -> &[u8] {
         self.body.as_deref().unwrap_or_default()

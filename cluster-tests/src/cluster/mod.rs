@@ -3,6 +3,7 @@
 //! Each test has its own: free ports, a temporary directory, the emulator key. What was started is
 //! killed in the end; if the test fails, its directory is kept and the ends of the logs are printed.
 
+mod links;
 mod ports;
 mod process;
 mod status;
@@ -17,9 +18,11 @@ use tempfile::TempDir;
 
 use crate::client::{AccountKey, Call, Client, Container};
 use crate::wait;
+use links::Links;
 use ports::Port;
 use process::Process;
 
+pub use links::{Link, Passage};
 pub use status::{GroupStatus, NodeStatus, ReplicaStatus, Status};
 
 /// How long a node may take until it is ready, on a machine that is busy with other tests.
@@ -35,6 +38,8 @@ const STRONG: &str = "Strong";
 /// Nodes that were started together.
 pub struct Cluster {
     nodes: BTreeMap<u32, Process>,
+    /// What lies between the nodes, if it can be broken.
+    links: Option<Links>,
     /// None once the directory is to be kept.
     directory: Option<TempDir>,
     key: AccountKey,
@@ -87,16 +92,42 @@ impl Cluster {
     /// arguments.
     pub fn formable_with(count: u32, arguments: &[&str]) -> Self {
         let mut cluster = Self::new(count);
+        cluster.set_arguments(arguments);
+        cluster
+    }
+
+    /// The same, with links between the nodes that can be broken.
+    pub fn breakable_with(count: u32, arguments: &[&str]) -> Self {
+        let mut cluster = Self::new(count);
+        let peers = cluster.nodes.iter().map(|(id, node)| (*id, node.peer())).collect();
+        cluster.links = Some(Links::new(&peers));
+        cluster.set_arguments(arguments);
+        cluster
+    }
+
+    /// Lets all nodes run on machines whose clocks and disks lie as `set_faults` says, and which lose what
+    /// was not synced with every end of a process.
+    pub fn make_faulty(&mut self) {
+        self.nodes.values_mut().for_each(Process::set_faulty);
+    }
+
+    /// Says what is wrong with a node's machine, in JSON; `{}` is nothing.
+    pub fn set_faults(&self, node: u32, faults: &str) {
+        self.node(node).set_faults(faults);
+    }
+
+    fn set_arguments(&mut self, arguments: &[&str]) {
         let members: Vec<String> =
-            cluster.nodes.iter().map(|(id, node)| format!("{id}={}", node.peer())).collect();
+            self.nodes.iter().map(|(id, node)| format!("{id}={}", node.peer())).collect();
         let members = members.join(",");
-        for (id, node) in &mut cluster.nodes {
+        for (id, node) in &mut self.nodes {
+            let dial = self.links.as_ref().map(|links| links.dial_map(*id));
             let (id, peer) = (id.to_string(), node.peer().to_string());
             let whom = ["start", "--node-id", &id, "--peer", &peer, "--cluster", &members];
-            let all = whom.into_iter().chain(arguments.iter().copied());
+            let through = dial.as_deref().map_or(Vec::new(), |dial| vec!["--dial", dial]);
+            let all = whom.into_iter().chain(through).chain(arguments.iter().copied());
             node.set_arguments(all.map(str::to_string).collect());
         }
-        cluster
     }
 
     fn new(count: u32) -> Self {
@@ -107,10 +138,12 @@ impl Cluster {
             (id, Process::new(home, Port::take(), Port::take()))
         };
         let nodes = (1..=count).map(process).collect();
-        Self { nodes, directory: Some(directory), key: AccountKey::emulator() }
+        let key = AccountKey::emulator();
+        Self { nodes, links: None, directory: Some(directory), key }
     }
 
-    async fn start_all(&mut self) {
+    /// Starts all nodes, and waits until they are ready.
+    pub async fn start_all(&mut self) {
         let ids = self.ids();
         for id in &ids {
             self.spawn(*id);
@@ -205,6 +238,17 @@ impl Cluster {
     /// Lets a paused node go on.
     pub fn resume(&self, node: u32) {
         self.node(node).signal(Signal::CONT);
+    }
+
+    /// Lets bytes from one node to another pass in another way. Only where links can be broken.
+    pub fn set_link(&self, link: Link, passage: Passage) {
+        self.links.as_ref().expect("the links can be broken").set(link, passage);
+    }
+
+    /// Lets all bytes pass again.
+    pub fn heal_links(&self) {
+        let links = self.links.as_ref().expect("the links can be broken");
+        links.all().for_each(|link| links.set(link, Passage::Open));
     }
 
     /// Throws the data of a node that is not running away.

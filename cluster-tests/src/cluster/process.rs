@@ -19,6 +19,7 @@ pub(super) struct Process {
     directory: PathBuf,
     http: Port,
     peer: Port,
+    program: Program,
     /// What it is started with, beside its own addresses.
     arguments: Vec<String>,
     child: Option<Child>,
@@ -27,7 +28,8 @@ pub(super) struct Process {
 impl Process {
     pub(super) fn new(directory: PathBuf, http: Port, peer: Port) -> Self {
         fs::create_dir_all(&directory).expect("the temporary directory is writable");
-        Self { directory, http, peer, arguments: Vec::new(), child: None }
+        let (program, arguments) = (Program::Ephemeris, Vec::new());
+        Self { directory, http, peer, program, arguments, child: None }
     }
 
     pub(super) fn http(&self) -> SocketAddr {
@@ -40,6 +42,24 @@ impl Process {
 
     pub(super) fn set_arguments(&mut self, arguments: Vec<String>) {
         self.arguments = arguments;
+    }
+
+    /// Runs the node on a machine that lies as it is told, from its next start on.
+    pub(super) fn set_faulty(&mut self) {
+        self.program = Program::Faulty;
+    }
+
+    /// Says what is wrong with the machine, in JSON: see `ephemeris-faulty`.
+    pub(super) fn set_faults(&self, faults: &str) {
+        assert!(self.program == Program::Faulty, "the machine can lie");
+        // Nobody reads half of it.
+        let new = self.directory.join("faults.new");
+        fs::write(&new, faults).expect("the temporary directory is writable");
+        fs::rename(new, self.faults_file()).expect("a file can be renamed");
+    }
+
+    fn faults_file(&self) -> PathBuf {
+        self.directory.join("faults.json")
     }
 
     pub(super) fn data(&self) -> PathBuf {
@@ -56,7 +76,8 @@ impl Process {
         let log = OpenOptions::new().create(true).append(true).open(self.log_file());
         let log = log.expect("the log file can be opened");
         let errors = log.try_clone().expect("a file handle can be copied");
-        let mut command = command();
+        let mut command = command(self.program);
+        command.env("EPHEMERIS_FAULTS", self.faults_file());
         command.args(&self.arguments);
         command.arg("--http").arg(self.http().to_string());
         command.arg("--data-dir").arg(self.data());
@@ -127,12 +148,23 @@ impl Drop for Process {
 
 /// Runs the program with other arguments, to its end.
 pub(super) fn run(arguments: &[&str]) -> Output {
-    command().args(arguments).output().expect("the binary can be executed")
+    command(Program::Ephemeris).args(arguments).output().expect("the binary can be executed")
+}
+
+/// What a node is a process of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Program {
+    Ephemeris,
+    /// The same, on a machine that lies.
+    Faulty,
 }
 
 /// The program, without settings that the developer's own environment may hold.
-fn command() -> Command {
-    let mut command = Command::new(binary());
+fn command(program: Program) -> Command {
+    let mut command = Command::new(match program {
+        Program::Ephemeris => binary(),
+        Program::Faulty => binary().with_file_name("ephemeris-faulty"),
+    });
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("EPHEMERIS_") {
             command.env_remove(name);
