@@ -1,0 +1,296 @@
+//! What goes wrong, and how it is put right again.
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+use ephemeris_cluster_tests::client::Container;
+use ephemeris_cluster_tests::cluster::{Cluster, Link, Passage};
+use rand::RngExt as _;
+use rand::rngs::SmallRng;
+use rand::seq::SliceRandom as _;
+use serde_json::{Value, json};
+
+/// Pauses, in election timeouts.
+const PAUSES: [u32; 3] = [1, 3, 10];
+/// The election timeout of the nodes.
+const ELECTION_TIMEOUT: Duration = Duration::from_millis(750);
+/// Longest delay of what passes a link.
+const DELAY_MAX: Duration = Duration::from_millis(300);
+/// By how much a wall clock is set, in milliseconds: a second, an hour, a year.
+const JUMPS_MS: [i64; 3] = [1000, 3_600_000, 31_536_000_000];
+const STROBE_MS: i64 = 500;
+/// What passes a throttled link in a second, in bytes.
+const THROTTLED_BYTES: u32 = 100_000;
+
+/// A fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub(crate) enum Mode {
+    /// A leader's process ends, as by a crash.
+    KillLeader,
+    /// Another's does.
+    KillFollower,
+    /// Those of a majority do at once.
+    KillMajority,
+    /// All do at once.
+    KillAll,
+    /// A leader does nothing for a while, and its sockets stay open.
+    PauseLeader,
+    /// Another does nothing.
+    PauseFollower,
+    /// A leader hears and says nothing.
+    IsolateLeader,
+    /// Another hears and says nothing.
+    IsolateFollower,
+    /// A leader hears, and nobody hears it.
+    MuteLeader,
+    /// A leader is heard, and hears nothing.
+    DeafenLeader,
+    /// Two nodes reach each other only by way of the third.
+    Bridge,
+    /// The leader is cut off and reached again, ten times in short order.
+    Flap,
+    /// What nodes say arrives late.
+    Delay,
+    /// Little passes between a leader and another.
+    Throttle,
+    /// Connections end in the middle of a message.
+    Cut,
+    /// One after the other is told to end, and started again.
+    RollingRestart,
+    /// A wall clock is set: by a second, an hour or a year, ahead or back.
+    ClockJump,
+    /// A wall clock is half a second ahead and half a second behind, in turns.
+    ClockStrobe,
+    /// A wall clock runs at half or twice its pace.
+    ClockDrift,
+    /// A wall clock stands still.
+    ClockFreeze,
+    /// There is no room for a log: its node must end.
+    DiskFull,
+    /// A log cannot be written: its node must end.
+    WriteError,
+    /// A log cannot be made durable: its node must end.
+    SyncError,
+    /// To make a log durable takes seconds.
+    SlowSync,
+}
+
+impl Mode {
+    /// All of them.
+    pub(crate) fn all() -> Vec<Mode> {
+        Mode::value_variants().to_vec()
+    }
+
+    /// True if it needs a machine that lies.
+    pub(crate) fn is_of_machine(self) -> bool {
+        match self {
+            Mode::ClockJump
+            | Mode::ClockStrobe
+            | Mode::ClockDrift
+            | Mode::ClockFreeze
+            | Mode::DiskFull
+            | Mode::WriteError
+            | Mode::SyncError
+            | Mode::SlowSync => true,
+            Mode::KillLeader
+            | Mode::KillFollower
+            | Mode::KillMajority
+            | Mode::KillAll
+            | Mode::PauseLeader
+            | Mode::PauseFollower
+            | Mode::IsolateLeader
+            | Mode::IsolateFollower
+            | Mode::MuteLeader
+            | Mode::DeafenLeader
+            | Mode::Bridge
+            | Mode::Flap
+            | Mode::Delay
+            | Mode::Throttle
+            | Mode::Cut
+            | Mode::RollingRestart => false,
+        }
+    }
+
+    /// Its name on the command line.
+    pub(crate) fn name(self) -> String {
+        let value = self.to_possible_value().expect("every mode has a name");
+        value.get_name().to_string()
+    }
+}
+
+/// Breaks a cluster and mends it.
+pub(crate) struct Nemesis<'c> {
+    pub(crate) cluster: &'c mut Cluster,
+    pub(crate) rng: SmallRng,
+    /// Whose leader is meant.
+    pub(crate) container: &'c Container,
+}
+
+impl Nemesis<'_> {
+    /// Lets a fault happen, and puts it right; what it was done to, and by `begun` when.
+    pub(crate) async fn strike(&mut self, mode: Mode, begun: impl FnOnce()) -> Vec<String> {
+        let leader = self.cluster.leader(self.container).await;
+        let mut others: Vec<u32> =
+            self.cluster.ids().into_iter().filter(|node| *node != leader).collect();
+        others.shuffle(&mut self.rng);
+        let follower = others[0];
+        let either = if self.rng.random_bool(0.5) { leader } else { follower };
+        let lasts = Duration::from_millis(self.rng.random_range(1000..5000));
+        let most = self.cluster.ids().len() / 2 + 1;
+        begun();
+        match mode {
+            Mode::KillLeader => self.kill(&[leader], lasts).await,
+            Mode::KillFollower => self.kill(&[follower], lasts).await,
+            Mode::KillMajority => {
+                let mut all = self.cluster.ids();
+                all.shuffle(&mut self.rng);
+                self.kill(&all[..most], lasts).await
+            }
+            Mode::KillAll => self.kill(&self.cluster.ids(), lasts / 4).await,
+            Mode::PauseLeader => self.pause(leader).await,
+            Mode::PauseFollower => self.pause(follower).await,
+            Mode::IsolateLeader => self.links(&around(leader, &others), Passage::Held, lasts).await,
+            Mode::IsolateFollower => {
+                let rest: Vec<u32> = others[1..].iter().copied().chain([leader]).collect();
+                self.links(&around(follower, &rest), Passage::Held, lasts).await
+            }
+            Mode::MuteLeader => self.links(&out_of(leader, &others), Passage::Held, lasts).await,
+            Mode::DeafenLeader => self.links(&into(leader, &others), Passage::Held, lasts).await,
+            Mode::Bridge => {
+                let apart = [leader, follower];
+                self.links(&around(apart[0], &apart[1..]), Passage::Held, lasts).await
+            }
+            Mode::Flap => self.flap(leader, &others).await,
+            Mode::Delay => {
+                let all: Vec<Link> = self.every_link();
+                self.links(&all, Passage::Delayed(DELAY_MAX), lasts).await
+            }
+            Mode::Throttle => {
+                let between = around(leader, &[follower]);
+                self.links(&between, Passage::Throttled(THROTTLED_BYTES), lasts).await
+            }
+            Mode::Cut => {
+                let all: Vec<Link> = self.every_link();
+                self.links(&all, Passage::Cut, lasts / 4).await
+            }
+            Mode::RollingRestart => self.rolling_restart().await,
+            Mode::ClockJump => {
+                let ahead = JUMPS_MS[self.rng.random_range(0..JUMPS_MS.len())];
+                let sign = if self.rng.random_bool(0.5) { 1 } else { -1 };
+                self.lie(either, json!({ "wall": { "ahead_ms": sign * ahead } }), lasts).await
+            }
+            Mode::ClockStrobe => {
+                for turn in 0..20 {
+                    let ahead = if turn % 2 == 0 { STROBE_MS } else { -STROBE_MS };
+                    let held = Duration::from_millis(100);
+                    self.lie(either, json!({ "wall": { "ahead_ms": ahead } }), held).await;
+                }
+                names(&[either])
+            }
+            Mode::ClockDrift => {
+                let pace = if self.rng.random_bool(0.5) { 0.5 } else { 2.0 };
+                self.lie(either, json!({ "wall": { "pace": pace } }), lasts).await
+            }
+            Mode::ClockFreeze => self.lie(either, json!({ "wall": { "pace": 0.0 } }), lasts).await,
+            Mode::DiskFull => self.spoil(either, json!({ "log": "full" }), lasts).await,
+            Mode::WriteError => self.spoil(either, json!({ "log": "failing_writes" }), lasts).await,
+            Mode::SyncError => self.spoil(either, json!({ "log": "failing_syncs" }), lasts).await,
+            Mode::SlowSync => {
+                let takes = self.rng.random_range(1000..5000);
+                self.lie(either, json!({ "log": { "slow": takes } }), lasts).await
+            }
+        }
+    }
+
+    fn every_link(&self) -> Vec<Link> {
+        let ids = self.cluster.ids();
+        let pairs = ids.iter().flat_map(|from| ids.iter().map(move |to| (*from, *to)));
+        pairs.filter(|(from, to)| from != to).collect()
+    }
+
+    async fn kill(&mut self, nodes: &[u32], lasts: Duration) -> Vec<String> {
+        for node in nodes {
+            self.cluster.kill(*node);
+        }
+        tokio::time::sleep(lasts).await;
+        for node in nodes {
+            self.cluster.spawn(*node);
+        }
+        for node in nodes {
+            self.cluster.await_ready(*node).await;
+        }
+        names(nodes)
+    }
+
+    async fn pause(&mut self, node: u32) -> Vec<String> {
+        let times = PAUSES[self.rng.random_range(0..PAUSES.len())];
+        self.cluster.pause(node);
+        tokio::time::sleep(ELECTION_TIMEOUT * times).await;
+        self.cluster.resume(node);
+        names(&[node])
+    }
+
+    async fn links(&mut self, links: &[Link], passage: Passage, lasts: Duration) -> Vec<String> {
+        for link in links {
+            self.cluster.set_link(*link, passage);
+        }
+        tokio::time::sleep(lasts).await;
+        self.cluster.heal_links();
+        links.iter().map(|(from, to)| format!("n{from}>n{to}")).collect()
+    }
+
+    async fn flap(&mut self, node: u32, others: &[u32]) -> Vec<String> {
+        for _ in 0..10 {
+            let held = Duration::from_millis(self.rng.random_range(50..600));
+            self.links(&around(node, others), Passage::Held, held).await;
+            let open = Duration::from_millis(self.rng.random_range(50..300));
+            tokio::time::sleep(open).await;
+        }
+        names(&[node])
+    }
+
+    /// Lets a machine lie for a while.
+    async fn lie(&self, node: u32, faults: Value, lasts: Duration) -> Vec<String> {
+        self.cluster.set_faults(node, &faults.to_string());
+        tokio::time::sleep(lasts).await;
+        self.cluster.set_faults(node, "{}");
+        names(&[node])
+    }
+
+    /// Breaks a disk: the node ends by itself, and is started when the disk is whole again.
+    async fn spoil(&mut self, node: u32, faults: Value, lasts: Duration) -> Vec<String> {
+        self.cluster.set_faults(node, &faults.to_string());
+        let status = self.cluster.await_exit(node).await;
+        assert!(!status.success(), "node {node} ended well though its disk is broken");
+        tokio::time::sleep(lasts).await;
+        self.cluster.set_faults(node, "{}");
+        self.cluster.restart(node).await;
+        names(&[node])
+    }
+
+    async fn rolling_restart(&mut self) -> Vec<String> {
+        let ids = self.cluster.ids();
+        for node in &ids {
+            self.cluster.terminate(*node);
+            self.cluster.await_exit(*node).await;
+            self.cluster.restart(*node).await;
+        }
+        names(&ids)
+    }
+}
+
+fn names(nodes: &[u32]) -> Vec<String> {
+    nodes.iter().map(|node| format!("n{node}")).collect()
+}
+
+fn out_of(node: u32, others: &[u32]) -> Vec<Link> {
+    others.iter().map(|other| (node, *other)).collect()
+}
+
+fn into(node: u32, others: &[u32]) -> Vec<Link> {
+    others.iter().map(|other| (*other, node)).collect()
+}
+
+fn around(node: u32, others: &[u32]) -> Vec<Link> {
+    [out_of(node, others), into(node, others)].concat()
+}

@@ -1,0 +1,187 @@
+//! What a run leaves behind: results for machines, pictures for people.
+
+mod latency;
+mod timeline;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+
+use anyhow::Context as _;
+use ephemeris_cluster_tests::history::{Nanos, Operation};
+use serde::Serialize;
+
+use crate::workload::{Finding, Outcome};
+use latency::latency_svg;
+use timeline::timeline_html;
+
+/// The harness may be late by so much: if it is later, it has measured itself.
+const LATE_MS_MAX: u64 = 200;
+
+/// A request, as graphs show it.
+#[derive(Clone, Debug)]
+pub(crate) struct Sample {
+    pub(crate) is_write: bool,
+    /// True if it was answered by the partition whose leader is broken.
+    pub(crate) is_of_broken: bool,
+    /// Before the first byte was sent, in nanoseconds since 1970.
+    pub(crate) call: Nanos,
+    /// After the answer had come, or was given up.
+    pub(crate) ret: Nanos,
+    pub(crate) end: End,
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// Answered as it should be.
+    Done,
+    /// Surely not done.
+    Refused,
+    /// Not done, because the container's request units were used up: that is how it should be.
+    Throttled,
+    /// Nobody knows.
+    Unknown,
+}
+
+/// A fault while it lasted.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct FaultWindow {
+    /// As `kill-leader`.
+    pub(crate) mode: String,
+    /// As `n1` or `n1>n3`.
+    pub(crate) targets: Vec<String>,
+    pub(crate) start: Nanos,
+    pub(crate) stop: Nanos,
+    /// From its start to the first write that was sent after it and acknowledged, in milliseconds.
+    pub(crate) write_gap_ms: Option<u64>,
+    /// The same of reads.
+    pub(crate) read_gap_ms: Option<u64>,
+}
+
+/// What a run has shown.
+#[derive(Debug, Serialize)]
+pub(crate) struct Results {
+    pub(crate) mode: &'static str,
+    pub(crate) seed: u64,
+    pub(crate) revision: String,
+    pub(crate) nodes: u32,
+    pub(crate) workloads: Vec<&'static str>,
+    pub(crate) seconds: f64,
+    /// Requests by how they ended.
+    pub(crate) done: u64,
+    pub(crate) refused: u64,
+    pub(crate) throttled: u64,
+    pub(crate) unknown: u64,
+    /// Requests answered in a second before the first fault.
+    pub(crate) rate_before_faults: f64,
+    /// How long it took after the last fault until every request was answered, in milliseconds.
+    pub(crate) recovery_ms: Option<u64>,
+    /// How late the harness itself was at worst: beyond 200 ms its latencies say nothing.
+    pub(crate) late_ms_max: u64,
+    /// How often each mode was installed.
+    pub(crate) coverage: BTreeMap<String, u64>,
+    pub(crate) faults: Vec<FaultWindow>,
+    pub(crate) findings: Vec<Finding>,
+    /// Answers that nobody should get.
+    pub(crate) unexpected: BTreeMap<String, u64>,
+    /// What should happen sometimes.
+    pub(crate) sometimes: BTreeMap<&'static str, u64>,
+    /// Why the run does not count; empty if it does.
+    pub(crate) rejected: Vec<String>,
+    /// What repeats the schedule.
+    pub(crate) again: String,
+}
+
+impl Results {
+    /// True if the run counts, and everything that was judged holds.
+    pub(crate) fn is_ok(&self) -> bool {
+        self.rejected.is_empty()
+            && self.unexpected.is_empty()
+            && self.findings.iter().all(|one| one.verdict == Outcome::Ok)
+    }
+
+    /// The table that ends a run.
+    pub(crate) fn print(&self) {
+        println!();
+        for (mode, times) in &self.coverage {
+            let gaps = |gap: fn(&FaultWindow) -> Option<u64>| {
+                let of_mode = self.faults.iter().filter(|fault| fault.mode == *mode);
+                let mut gaps: Vec<u64> = of_mode.filter_map(gap).collect();
+                gaps.sort_unstable();
+                match (gaps.get(gaps.len().saturating_sub(1) / 2), gaps.last()) {
+                    (Some(median), Some(worst)) => format!("{median} ms, worst {worst} ms"),
+                    _ => "none".to_string(),
+                }
+            };
+            println!(
+                "{mode:<18} {times:>4} ×   writes resume after {:<28} reads after {}",
+                gaps(|fault| fault.write_gap_ms),
+                gaps(|fault| fault.read_gap_ms)
+            );
+        }
+        println!();
+        for Finding { property, checked, verdict } in &self.findings {
+            let word = match verdict {
+                Outcome::Ok => "Ok",
+                Outcome::Illegal(_) => "ILLEGAL",
+                Outcome::Unknown(_) => "UNKNOWN",
+            };
+            println!("{word:<8} {property}, of {checked}");
+            if let Outcome::Illegal(reasons) | Outcome::Unknown(reasons) = verdict {
+                reasons.iter().take(5).for_each(|reason| println!("    {reason}"));
+            }
+        }
+        for (what, times) in &self.unexpected {
+            println!("UNEXPECTED {times} × {what}");
+        }
+        for (what, times) in &self.sometimes {
+            println!("sometimes: {what}: {times}");
+        }
+        for why in &self.rejected {
+            println!("REJECTED: {why}");
+        }
+        let Self { done, refused, throttled, unknown, .. } = self;
+        let Self { rate_before_faults, late_ms_max, .. } = self;
+        println!(
+            "\n{done} requests answered, {refused} refused, {throttled} throttled, {unknown} unknown; \
+             {rate_before_faults:.0} a second before the first fault; the harness was late by \
+             {late_ms_max} ms at most"
+        );
+        if *late_ms_max > LATE_MS_MAX {
+            println!("the machine was too busy: latencies and gaps say nothing");
+        }
+        println!("again: {}", self.again);
+        println!("faults: {}", if self.is_ok() { "Ok" } else { "NOT OK" });
+    }
+
+    /// Writes everything into a directory of its own.
+    pub(crate) fn write(
+        &self,
+        directory: &Path,
+        samples: &[Sample],
+        histories: &[Vec<Operation>],
+        failing: Option<&[Operation]>,
+    ) -> anyhow::Result<()> {
+        fs::create_dir_all(directory)
+            .with_context(|| format!("{} cannot be made", directory.display()))?;
+        let results = serde_json::to_vec_pretty(self)?;
+        fs::write(directory.join("results.json"), results)?;
+        fs::write(directory.join("latency.svg"), latency_svg(samples, &self.faults))?;
+        let shown = failing.or(histories.first().map(Vec::as_slice)).unwrap_or_default();
+        let key = shown.first().map_or("", |one| one.key.as_str());
+        fs::write(directory.join("timeline.html"), timeline_html(key, shown, &self.faults))?;
+        let mut lines = std::io::BufWriter::new(fs::File::create(directory.join("history.jsonl"))?);
+        for operation in histories.iter().flatten() {
+            serde_json::to_writer(&mut lines, operation)?;
+            lines.write_all(b"\n")?;
+        }
+        for fault in &self.faults {
+            serde_json::to_writer(&mut lines, fault)?;
+            lines.write_all(b"\n")?;
+        }
+        lines.flush()?;
+        Ok(())
+    }
+}

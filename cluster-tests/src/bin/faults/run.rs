@@ -1,0 +1,454 @@
+//! A run, from the first node's start to the verdict.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use ephemeris_cluster_tests::checker::Tolerance;
+use ephemeris_cluster_tests::client::Container;
+use ephemeris_cluster_tests::clock;
+use ephemeris_cluster_tests::cluster::Cluster;
+use ephemeris_cluster_tests::history::{Nanos, Operation};
+use indicatif::{ProgressBar, ProgressStyle};
+use rand::rngs::SmallRng;
+use rand::seq::SliceRandom as _;
+use rand::{RngExt as _, SeedableRng as _};
+use tokio::task::JoinSet;
+
+use crate::arguments::Options;
+use crate::hand::{Hand, Shared};
+use crate::nemesis::{Mode, Nemesis};
+use crate::report::{End, FaultWindow, Results, Sample};
+use crate::workload::{Finding, Kind, Outcome, RECOVERY, Workload};
+
+/// All nodes and all clients read the same clock, whose readings are whole milliseconds.
+const SKEW: Duration = Duration::from_millis(2);
+/// Nothing expires while the nodes' clocks leave more doubt than this: their own setting.
+const WIDTH: Duration = Duration::from_secs(2);
+
+/// How long clients work before the first fault, and at least so many requests in a second.
+const WARM_UP: Duration = Duration::from_secs(5);
+const RATE_MIN: f64 = 100.0;
+/// Pause between the end of a fault and the next.
+const BREATH_MS: std::ops::Range<u64> = 500..3000;
+/// Every request must be answered for so long before a cluster counts as recovered.
+const RECOVERED: Duration = Duration::from_secs(1);
+/// Reasons that are told why a cluster did not recover.
+const FAILURES_SHOWN: usize = 10;
+/// How often the harness looks whether it keeps pace.
+const TICK: Duration = Duration::from_millis(10);
+
+const NANOS_PER_MILLI: u64 = 1_000_000;
+
+/// Runs all that was asked for; true if all is well.
+pub(crate) async fn all(options: &Options) -> anyhow::Result<bool> {
+    let first = options.seed.unwrap_or_else(|| u64::from(rand::random::<u16>()));
+    let mut is_ok = true;
+    for seed in first..first + options.count {
+        let results = one(options, seed).await.with_context(|| format!("seed {seed}"))?;
+        results.print();
+        is_ok &= results.is_ok();
+    }
+    Ok(is_ok)
+}
+
+/// Clients at work.
+struct Work {
+    workloads: Vec<Arc<dyn Workload>>,
+    shared: Arc<Shared>,
+    hands: JoinSet<()>,
+    stop: Arc<AtomicBool>,
+    /// Longest pause of a client.
+    pause: Duration,
+    /// The container whose leaders are broken.
+    broken: Container,
+}
+
+/// What a run has shown.
+struct Observed {
+    faults: Vec<FaultWindow>,
+    samples: Vec<Sample>,
+    rate_before_faults: f64,
+    recovery_ms: Option<u64>,
+    /// Why requests failed after the last fault.
+    failures: BTreeMap<String, u64>,
+    late_ms_max: u64,
+    /// What is wrong with the nodes in the end.
+    end_state: Vec<String>,
+}
+
+async fn one(options: &Options, seed: u64) -> anyhow::Result<Results> {
+    let begun = clock::monotonic();
+    let progress = ProgressBar::new_spinner();
+    progress.set_style(ProgressStyle::with_template("{spinner} {elapsed} {msg}")?);
+    progress.enable_steady_tick(Duration::from_millis(200));
+    progress.set_message("starting nodes");
+    let mut cluster = Cluster::breakable_with(options.nodes, &["--consistency", "Strong"]);
+    if options.modes().into_iter().any(Mode::is_of_machine) {
+        cluster.make_faulty();
+    }
+    cluster.start_all().await;
+    let mut work = Work::new(options, &cluster);
+    let observed = work_through(options, seed, &mut cluster, &mut work, &progress).await?;
+
+    progress.set_message("judging");
+    let findings = judged(work.workloads.clone()).await?;
+    let results = results(options, seed, begun.elapsed(), (&observed, findings), &work);
+    progress.set_message("writing");
+    let histories: Vec<Vec<Operation>> =
+        work.workloads.iter().flat_map(|workload| workload.histories()).collect();
+    let directory = directory(options, seed);
+    results.write(&directory, &observed.samples, &histories, failing(&results).as_deref())?;
+    if !results.is_ok() {
+        for node in cluster.ids() {
+            std::fs::write(directory.join(format!("node{node}.log")), cluster.log(node))?;
+        }
+    }
+    progress.finish_and_clear();
+    println!("{}", directory.display());
+    Ok(results)
+}
+
+/// Lets clients work, breaks the cluster, mends it, and looks at everything once more.
+async fn work_through(
+    options: &Options,
+    seed: u64,
+    cluster: &mut Cluster,
+    work: &mut Work,
+    progress: &ProgressBar,
+) -> anyhow::Result<Observed> {
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let pace = Pace::start();
+    let mut own = work.hand(0, rng.random());
+    for workload in &work.workloads {
+        progress.set_message(format!("{}: setting up", workload.name()));
+        workload.set_up(&mut own).await?;
+    }
+    work.shared.take_samples();
+    work.begin(&mut rng);
+    progress.set_message("warming up");
+    tokio::time::sleep(WARM_UP).await;
+    let rate_before_faults = float(work.shared.done()) / WARM_UP.as_secs_f64();
+
+    let rng_of_nemesis = SmallRng::seed_from_u64(rng.random());
+    let mut nemesis = Nemesis { cluster, rng: rng_of_nemesis, container: &work.broken };
+    let faults = break_things(options, &mut nemesis, &work.shared, &mut rng, progress).await;
+    progress.set_message("recovering");
+    let recovery_ms = work.recovery().await;
+    let samples = work.end().await?;
+
+    progress.set_message("looking at everything once more");
+    cluster.await_settled().await;
+    for workload in &work.workloads {
+        let settled = workload.settle(&mut own).await;
+        settled.with_context(|| format!("{} at its end", workload.name()))?;
+    }
+    let failures = work.shared.failures();
+    let (end_state, late_ms_max) = (end_state(cluster).await, pace.late_ms_max());
+    Ok(Observed {
+        faults,
+        samples,
+        rate_before_faults,
+        recovery_ms,
+        failures,
+        late_ms_max,
+        end_state,
+    })
+}
+
+async fn judged(workloads: Vec<Arc<dyn Workload>>) -> anyhow::Result<Vec<Finding>> {
+    let tolerance = Tolerance { skew: nanos(SKEW), width: nanos(WIDTH) };
+    let judge =
+        move || workloads.iter().flat_map(|workload| workload.judge(tolerance)).collect::<Vec<_>>();
+    Ok(tokio::task::spawn_blocking(judge).await?)
+}
+
+fn results(
+    options: &Options,
+    seed: u64,
+    time: Duration,
+    (observed, findings): (&Observed, Vec<Finding>),
+    work: &Work,
+) -> Results {
+    let count = |end: End| observed.samples.iter().filter(|one| one.end == end).count() as u64;
+    let mut coverage: BTreeMap<String, u64> = BTreeMap::new();
+    for fault in &observed.faults {
+        *coverage.entry(fault.mode.clone()).or_default() += 1;
+    }
+    let mut rejected = rejections(options, observed, &coverage);
+    rejected.extend(observed.end_state.iter().cloned());
+    Results {
+        mode: "local",
+        seed,
+        revision: revision(),
+        nodes: options.nodes,
+        workloads: work.workloads.iter().map(|workload| workload.name()).collect(),
+        seconds: time.as_secs_f64(),
+        done: count(End::Done),
+        refused: count(End::Refused),
+        throttled: count(End::Throttled),
+        unknown: count(End::Unknown),
+        rate_before_faults: observed.rate_before_faults,
+        recovery_ms: observed.recovery_ms,
+        late_ms_max: observed.late_ms_max,
+        coverage,
+        faults: observed.faults.clone(),
+        findings,
+        unexpected: work.shared.unexpected(),
+        sometimes: work.shared.sometimes(),
+        rejected,
+        again: again(options, seed),
+    }
+}
+
+/// Lets one fault after the other happen, each mode as often as any other.
+async fn break_things(
+    options: &Options,
+    nemesis: &mut Nemesis<'_>,
+    shared: &Arc<Shared>,
+    rng: &mut SmallRng,
+    progress: &ProgressBar,
+) -> Vec<FaultWindow> {
+    let begun = clock::monotonic();
+    let time = Duration::from_secs_f64(options.minutes * 60.0);
+    let mut faults: Vec<FaultWindow> = Vec::new();
+    let mut waiting: Vec<Mode> = Vec::new();
+    while begun.elapsed() < time {
+        if waiting.is_empty() {
+            waiting = options.modes();
+            waiting.shuffle(rng);
+        }
+        let mode = waiting.pop().expect("there are modes");
+        progress.set_message(format!(
+            "{:.0} of {:.0} s: {}, fault {}; {} requests answered",
+            begun.elapsed().as_secs_f64(),
+            time.as_secs_f64(),
+            mode.name(),
+            faults.len() + 1,
+            shared.done(),
+        ));
+        let mut start = 0;
+        let targets = nemesis.strike(mode, || start = shared.timer.now()).await;
+        let stop = shared.timer.now();
+        tokio::time::sleep(Duration::from_millis(rng.random_range(BREATH_MS))).await;
+        faults.push(FaultWindow {
+            mode: mode.name(),
+            targets,
+            start,
+            stop,
+            write_gap_ms: None,
+            read_gap_ms: None,
+        });
+    }
+    for fault in &mut faults {
+        let gap = |is_write| {
+            let answered = shared.answered_after(fault.start, is_write)?;
+            Some((answered - fault.start) / NANOS_PER_MILLI)
+        };
+        (fault.write_gap_ms, fault.read_gap_ms) = (gap(true), gap(false));
+    }
+    faults
+}
+
+impl Work {
+    fn new(options: &Options, cluster: &Cluster) -> Self {
+        let kinds = options.kinds();
+        let broken = kinds.first().map_or(Kind::Register, |kind| *kind).container();
+        let nodes = cluster.ids().into_iter().map(|node| (node, cluster.client(node))).collect();
+        Self {
+            workloads: kinds.iter().map(|kind| kind.workload()).collect(),
+            shared: Arc::new(Shared::new(nodes, &broken)),
+            hands: JoinSet::new(),
+            stop: Arc::new(AtomicBool::new(false)),
+            pause: Duration::from_millis(options.pause_ms),
+            broken,
+        }
+    }
+
+    fn hand(&self, number: u32, seed: u64) -> Hand {
+        let rng = SmallRng::seed_from_u64(seed);
+        Hand { number, rng, shared: self.shared.clone(), pause: self.pause }
+    }
+
+    fn begin(&mut self, rng: &mut SmallRng) {
+        let mut number = 0;
+        for workload in &self.workloads {
+            for which in 0..workload.hands() {
+                number += 1;
+                let mut hand = self.hand(number, rng.random());
+                let (workload, stop) = (workload.clone(), self.stop.clone());
+                self.hands.spawn(async move {
+                    while !stop.load(Ordering::Relaxed) {
+                        workload.step(which, &mut hand).await;
+                        hand.rest().await;
+                    }
+                });
+            }
+        }
+    }
+
+    /// How long it takes until every request is answered for a while, in milliseconds; none if that is
+    /// too long.
+    async fn recovery(&self) -> Option<u64> {
+        let healed = self.shared.timer.now();
+        self.shared.expect_answers();
+        let deadline = healed + nanos(RECOVERY + RECOVERED);
+        loop {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let now = self.shared.timer.now();
+            let failed_at = self.shared.last_failure().unwrap_or(0).max(healed);
+            if now.saturating_sub(failed_at) >= nanos(RECOVERED) {
+                return Some((failed_at - healed) / NANOS_PER_MILLI);
+            }
+            if now > deadline {
+                return None;
+            }
+        }
+    }
+
+    /// Lets all clients end what they are at.
+    async fn end(&mut self) -> anyhow::Result<Vec<Sample>> {
+        self.stop.store(true, Ordering::Relaxed);
+        while let Some(ended) = self.hands.join_next().await {
+            ended.context("a client panicked")?;
+        }
+        Ok(self.shared.take_samples())
+    }
+}
+
+/// What is wrong with the nodes once all is over: processes that ended by themselves, replicas that
+/// differ.
+async fn end_state(cluster: &mut Cluster) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for node in cluster.ids() {
+        if cluster.log(node).contains("panicked at") {
+            wrong.push(format!("node {node} has panicked: see its log"));
+        }
+    }
+    let status = cluster.status().await;
+    for group in &status.groups {
+        let mut items = group.replicas.iter().map(|replica| replica.items);
+        let first = items.next();
+        if group.replicas.len() != status.nodes.len().min(3) || items.any(|one| Some(one) != first)
+        {
+            wrong.push(format!("replicas differ: {group:?}"));
+        }
+        let stopped = group.replicas.iter().filter_map(|replica| replica.stopped.as_ref());
+        wrong.extend(
+            stopped.map(|why| format!("a replica of group {} stopped: {why}", group.group)),
+        );
+    }
+    wrong
+}
+
+/// Why a run does not count.
+fn rejections(
+    options: &Options,
+    observed: &Observed,
+    coverage: &BTreeMap<String, u64>,
+) -> Vec<String> {
+    let Observed { faults, samples, rate_before_faults, recovery_ms, failures, .. } = observed;
+    let mut rejected = Vec::new();
+    if *rate_before_faults < RATE_MIN {
+        rejected.push(format!("{rate_before_faults:.0} requests a second are too few"));
+    }
+    if recovery_ms.is_none() {
+        let count: u64 = failures.values().sum();
+        rejected.push(format!(
+            "not every request was answered within ten seconds of the last fault: {count} were not"
+        ));
+        let mut most: Vec<(&String, &u64)> = failures.iter().collect();
+        most.sort_by_key(|(_, times)| Reverse(**times));
+        let most = most.into_iter().take(FAILURES_SHOWN);
+        rejected.extend(most.map(|(what, times)| format!("    {times} × {what}")));
+    }
+    let missing = options.modes().into_iter().map(Mode::name);
+    rejected.extend(
+        missing
+            .filter(|mode| !coverage.contains_key(mode))
+            .map(|mode| format!("there was no time for {mode}: give it more --minutes")),
+    );
+    let has_writes = |fault: &FaultWindow| {
+        samples.iter().any(|one| one.is_write && one.call < fault.stop && one.ret > fault.start)
+    };
+    let idle = faults.iter().filter(|fault| !has_writes(fault));
+    rejected.extend(idle.map(|fault| format!("nobody wrote during {}", fault.mode)));
+    rejected
+}
+
+/// The smallest part of a history that is wrong.
+fn failing(results: &Results) -> Option<Vec<Operation>> {
+    let illegal = results.findings.iter().find_map(|finding| match &finding.verdict {
+        Outcome::Illegal(reasons) => reasons.first(),
+        Outcome::Ok | Outcome::Unknown(_) => None,
+    });
+    illegal?.lines().map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+fn directory(options: &Options, seed: u64) -> PathBuf {
+    options.output.join(format!("local-{seed}"))
+}
+
+fn again(options: &Options, seed: u64) -> String {
+    let kinds: Vec<String> = options.kinds().into_iter().map(Kind::option).collect();
+    let modes: Vec<String> = options.modes().into_iter().map(Mode::name).collect();
+    format!(
+        "cargo run --package ephemeris-cluster-tests --bin faults -- local --seed {seed} \
+         --minutes {} --nodes {} --pause-ms {} --workload {} --nemesis {}",
+        options.minutes,
+        options.nodes,
+        options.pause_ms,
+        kinds.join(","),
+        modes.join(",")
+    )
+}
+
+/// The commit that is tested, as far as git knows it.
+fn revision() -> String {
+    let output = Command::new("git").args(["rev-parse", "HEAD"]).output();
+    let text = output.ok().filter(|output| output.status.success()).map(|output| output.stdout);
+    text.map_or("unknown".to_string(), |text| String::from_utf8_lossy(&text).trim().to_string())
+}
+
+/// Looks whether the harness keeps pace: on a busy machine it measures itself.
+struct Pace {
+    late_ms: Arc<AtomicU64>,
+    /// Ends with the run.
+    _task: JoinSet<()>,
+}
+
+impl Pace {
+    fn start() -> Self {
+        let late_ms = Arc::new(AtomicU64::new(0));
+        let most = late_ms.clone();
+        let mut task = JoinSet::new();
+        task.spawn(async move {
+            loop {
+                let begun = clock::monotonic();
+                tokio::time::sleep(TICK).await;
+                let late = begun.elapsed().saturating_sub(TICK);
+                let late = u64::try_from(late.as_millis()).unwrap_or(u64::MAX);
+                most.fetch_max(late, Ordering::Relaxed);
+            }
+        });
+        Self { late_ms, _task: task }
+    }
+
+    fn late_ms_max(&self) -> u64 {
+        self.late_ms.load(Ordering::Relaxed)
+    }
+}
+
+fn nanos(duration: Duration) -> Nanos {
+    u64::try_from(duration.as_nanos()).expect("a few seconds")
+}
+
+#[expect(clippy::cast_precision_loss, reason = "shown to people")]
+fn float(count: u64) -> f64 {
+    count as f64
+}

@@ -1,0 +1,119 @@
+//! W5: transfers in batches leave the sum as it is.
+
+use std::sync::Mutex;
+
+use anyhow::{Result, ensure};
+use ephemeris_cluster_tests::checker::Tolerance;
+use ephemeris_cluster_tests::client::{Answer, Call, Container};
+use rand::RngExt as _;
+use serde_json::{Value, json};
+
+use super::{
+    Doing, Finding, Kind, ONE_PARTITION, RECOVERY, Workload, create_container, query, store_all,
+};
+use crate::hand::{Hand, Reply, locked};
+
+const ACCOUNTS: usize = 8;
+const BALANCE: i64 = 100;
+
+pub(super) struct Bank {
+    container: Container,
+    /// The balances that reads have shown.
+    reads: Mutex<Vec<Vec<i64>>>,
+}
+
+impl Bank {
+    pub(super) fn new() -> Self {
+        Self { container: Kind::Bank.container(), reads: Mutex::default() }
+    }
+
+    fn read(&self) -> Call {
+        query(&self.container, "SELECT VALUE c.balance FROM c").key(&key())
+    }
+
+    fn note(&self, answer: &Answer) {
+        let body = answer.json();
+        let rows = body["Documents"].as_array().map(Vec::as_slice).unwrap_or_default();
+        locked(&self.reads).push(rows.iter().filter_map(Value::as_i64).collect());
+    }
+}
+
+fn key() -> Value {
+    json!("bank")
+}
+
+fn id(account: usize) -> String {
+    format!("a{account}")
+}
+
+impl Workload for Bank {
+    fn name(&self) -> &'static str {
+        "bank"
+    }
+
+    fn hands(&self) -> u32 {
+        2
+    }
+
+    fn set_up<'a>(&'a self, hand: &'a mut Hand) -> Doing<'a, Result<()>> {
+        Box::pin(async {
+            create_container(hand, &self.container, ONE_PARTITION, json!({})).await?;
+            let account = |number| json!({ "id": id(number), "pk": key(), "balance": BALANCE });
+            store_all(hand, &self.container, (0..ACCOUNTS).map(account)).await
+        })
+    }
+
+    fn step<'a>(&'a self, _which: u32, hand: &'a mut Hand) -> Doing<'a> {
+        Box::pin(async {
+            if hand.rng.random_bool(0.4) {
+                if let Reply::Answered(answer) = hand.ask(&self.read()).await.reply {
+                    self.note(&answer);
+                }
+                return;
+            }
+            let from = hand.rng.random_range(0..ACCOUNTS);
+            let to = (from + hand.rng.random_range(1..ACCOUNTS)) % ACCOUNTS;
+            let amount = hand.rng.random_range(1..10);
+            let add = |account: usize, amount: i64| {
+                let operations = json!([{ "op": "incr", "path": "/balance", "value": amount }]);
+                json!({
+                    "operationType": "Patch",
+                    "id": id(account),
+                    "resourceBody": { "operations": operations },
+                })
+            };
+            let batch = json!([add(from, -amount), add(to, amount)]);
+            let call = Call::post(self.container.items(), batch.to_string())
+                .header("content-type", "application/json")
+                .header("x-ms-cosmos-is-batch-request", "True")
+                .header("x-ms-cosmos-batch-atomic", "True")
+                .header("x-ms-cosmos-batch-continue-on-error", "False")
+                .key(&key());
+            if let Reply::Answered(answer) = hand.ask(&call).await.reply
+                && answer.status != 200
+            {
+                hand.shared.complain(format!("a transfer: {}", answer.describe()));
+            }
+        })
+    }
+
+    fn settle<'a>(&'a self, hand: &'a mut Hand) -> Doing<'a, Result<()>> {
+        Box::pin(async {
+            let answer = hand.insist_answer(&self.read(), RECOVERY).await?;
+            ensure!(answer.status == 200, "no balances: {}", answer.describe());
+            self.note(&answer);
+            Ok(())
+        })
+    }
+
+    fn judge(&self, _tolerance: Tolerance) -> Vec<Finding> {
+        let reads = locked(&self.reads);
+        let is_right = |balances: &&Vec<i64>| {
+            balances.len() == ACCOUNTS
+                && balances.iter().sum::<i64>() == BALANCE * ACCOUNTS.cast_signed() as i64
+        };
+        let wrong = reads.iter().filter(|one| !is_right(one));
+        let wrong = wrong.map(|balances| format!("{balances:?}")).collect();
+        vec![Finding::new("bank: the sum stays", reads.len(), wrong)]
+    }
+}
