@@ -6,7 +6,6 @@ What fails is compared with rust_yardstick_expected.toml, as yardstick.py does. 
 it skips itself, though it ends well, counts as skipped.
 """
 
-import argparse
 import hashlib
 import os
 import subprocess
@@ -18,7 +17,7 @@ import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from pathlib import Path
 
-from yardstick import EMULATOR_KEY, HERE, first_line, print_table, report
+from yardstick import HERE, argument_parser, first_line, report
 
 CRATE = "azure_data_cosmos-1.0.0"
 CRATE_URL = f"https://static.crates.io/crates/azure_data_cosmos/{CRATE}.crate"
@@ -41,52 +40,14 @@ store-success-output = true
 
 
 def main():
-    options = parse_arguments()
+    options = argument_parser(__doc__).parse_args()
     home = prepare(options.cache)
     expected = tomllib.loads((HERE / "rust_yardstick_expected.toml").read_text())
     code = run(home, options)
     results, seconds = read_results(home)
     # To nextest, 100 is a test that fails.
     ended = {file: (0 if code in (0, 100) else code, seconds[file]) for file in results}
-    code = report(results, ended, expected, list(results))
-    if options.markdown:
-        print_table(results, expected)
-    if options.least is None:
-        return code
-    passed = sum(outcome == "passed" for file in results.values() for outcome, _ in file.values())
-    failed = sum(outcome == "failed" for file in results.values() for outcome, _ in file.values())
-    return 0 if 100 * passed >= options.least * max(passed + failed, 1) else 1
-
-
-def parse_arguments():
-    cache = os.environ.get("EPHEMERIS_CACHE") or Path.home() / ".cache/ephemeris"
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--url",
-        default=os.environ.get("EPHEMERIS_URL", "http://127.0.0.1:8081"),
-        help="a node [default: EPHEMERIS_URL, else http://127.0.0.1:8081]",
-    )
-    parser.add_argument(
-        "--key",
-        default=os.environ.get("EPHEMERIS_KEY", EMULATOR_KEY),
-        help="the account key [default: EPHEMERIS_KEY, else the emulator key]",
-    )
-    parser.add_argument(
-        "--cache", type=Path, default=cache, help=f"where all of it is kept [default: {cache}]"
-    )
-    parser.add_argument(
-        "--least",
-        type=float,
-        metavar="PERCENT",
-        help="ask only that so many pass: their time limits are those of a machine for itself",
-    )
-    parser.add_argument("-k", dest="select", default="", help="only tests whose name has this")
-    parser.add_argument(
-        "--markdown", action="store_true", help="end with the table of docs/COMPATIBILITY.md"
-    )
-    return parser.parse_args()
+    return report(results, ended, expected, options)
 
 
 def prepare(cache):

@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use ephemeris_cluster_tests::client::{AccountKey, Call, Client, Container};
 use ephemeris_cluster_tests::clock;
-use ephemeris_cluster_tests::load::ClosedLoop;
+use ephemeris_cluster_tests::load::{ClosedLoop, Measured, Request, Source};
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
 
@@ -28,6 +28,8 @@ pub(crate) use outcome::QueryCost;
 const ITEMS: u32 = 1_000_000;
 /// Pages of one query at most.
 const PAGES_MAX: usize = 100_000;
+/// Connections for what is answered with one page.
+const CONNECTIONS: usize = 8;
 
 /// A query, and what it passes over.
 struct Case {
@@ -102,15 +104,14 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Point reads of one item, one at a time.
+    /// Point reads of one item.
     async fn point_reads(&self) -> QueryCost {
         self.progress.set_message("point reads");
         let target = self.servers.targets[0];
         let (id, pk) = (fill::id(0), fill::key(0));
         let request = read_request(target, &self.container, &self.key, &id, &pk);
-        let source: (SocketAddr, Again) = (target, Again(request));
         let before = self.servers.read().await;
-        let measured = ClosedLoop::lasting(self.arguments.duration()).run(vec![source]).await;
+        let measured = self.again_and_again(&request).await;
         let after = self.servers.read().await;
         let count = measured.latencies.count();
         QueryCost::new("point read", 1, count, measured.elapsed, before, after)
@@ -134,11 +135,18 @@ impl Bench<'_> {
 
     /// Asks again and again for a query of a single page, as fast as point reads are asked for.
     async fn one_page(&self, text: &str) -> (u64, Duration) {
-        let target = self.servers.targets[0];
-        let request = query_request(target, &self.container, &self.key, &body(text));
-        let source: (SocketAddr, Again) = (target, Again(request));
-        let measured = ClosedLoop::lasting(self.arguments.duration()).run(vec![source]).await;
+        let request =
+            query_request(self.servers.targets[0], &self.container, &self.key, &body(text));
+        let measured = self.again_and_again(&request).await;
         (measured.latencies.count(), measured.elapsed)
+    }
+
+    /// Sends one request from several connections at the same time: with a single one, most of the
+    /// processor time of what is this short goes into falling asleep and waking up.
+    async fn again_and_again(&self, request: &Request) -> Measured {
+        let source = |_| (self.servers.targets[0], Again(request.clone()));
+        let sources: Vec<(SocketAddr, Again)> = (0..CONNECTIONS).map(source).collect();
+        ClosedLoop::lasting(self.arguments.duration()).run(sources).await
     }
 
     /// Asks again and again for all pages of a query.
@@ -184,9 +192,9 @@ fn body(text: &str) -> String {
 }
 
 /// One request, again and again.
-struct Again(ephemeris_cluster_tests::load::Request);
+struct Again(Request);
 
-impl ephemeris_cluster_tests::load::Source for Again {
+impl Source for Again {
     fn next(&mut self) -> (&[u8], u16) {
         (self.0.bytes(), 200)
     }

@@ -16,8 +16,8 @@ pub(crate) struct QueryCost {
     /// Items it passes over.
     items: u64,
     queries: u64,
-    /// Time until its last page, in microseconds.
-    latency_us: f64,
+    /// From one answer to the next, in microseconds.
+    apart_us: f64,
     /// Processor time of all nodes, in microseconds; none if they are not on this machine.
     server_cpu_us: Option<f64>,
     /// Items passed in a second of processor time.
@@ -45,7 +45,7 @@ impl QueryCost {
             name,
             items,
             queries,
-            latency_us: each(elapsed, queries),
+            apart_us: each(elapsed, queries),
             server_cpu_us: used.map(|used| each(used.cpu, queries)),
             items_per_core_second: used.map(|used| per_core_second(items * queries, used.cpu)),
             resident_bytes: used.map(|used| used.resident_bytes),
@@ -57,7 +57,7 @@ impl QueryCost {
         writeln!(
             f,
             "{:<15} {:>9} {:>8} {:>12} {:>12} {:>8} {:>14} {:>8}",
-            "query", "items", "queries", "latency us", "CPU us", "x read", "items/s core", "RSS MB"
+            "query", "items", "queries", "apart us", "CPU us", "x read", "items/s core", "RSS MB"
         )?;
         let read = costs.first().and_then(|read| read.server_cpu_us);
         for cost in costs {
@@ -70,7 +70,7 @@ impl QueryCost {
                 cost.name,
                 cost.items,
                 cost.queries,
-                cost.latency_us,
+                cost.apart_us,
                 shown(cost.server_cpu_us, 0),
                 shown(ratio, 2),
                 shown(cost.items_per_core_second, 0),
