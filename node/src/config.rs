@@ -131,8 +131,8 @@ impl Default for Settings {
             clock_width_ms_max: 2000,
             purge_grace_s: 3600,
             burst: true,
-            heartbeat_ms: 250,
-            election_timeout_ms: 750,
+            heartbeat_ms: 150,
+            election_timeout_ms: 450,
         }
     }
 }

@@ -20,6 +20,7 @@ use thiserror::Error;
 use tokio::sync::Mutex;
 use tracing::{debug, info};
 
+use crate::check_quorum::CheckQuorum;
 use crate::log_store::LogStore;
 use crate::network::Network;
 use crate::router::{Inbound, Router};
@@ -51,9 +52,9 @@ pub struct GroupOptions {
 impl Default for GroupOptions {
     fn default() -> Self {
         Self {
-            heartbeat: Duration::from_millis(250),
-            election_min: Duration::from_millis(750),
-            election_max: Duration::from_secs(1),
+            heartbeat: Duration::from_millis(150),
+            election_min: Duration::from_millis(450),
+            election_max: Duration::from_millis(600),
             log_entries_kept: 2000,
         }
     }
@@ -241,7 +242,7 @@ impl<M: Machine> Group<M> {
         let state_machine =
             StateMachine::new(machine.clone(), storage.clone(), snapshots.clone(), durable.clone());
         let network = Network {
-            transport,
+            transport: transport.clone(),
             group,
             me: replica,
             machine: machine.clone(),
@@ -268,6 +269,15 @@ impl<M: Machine> Group<M> {
         };
         handle.router.add(group, Arc::new(handle.clone()));
         handle.raft.run();
+        let check = CheckQuorum {
+            metrics: handle.raft.metrics(),
+            transport,
+            group,
+            me: replica,
+            patience: options.election_max + options.election_min,
+            every: options.heartbeat,
+        };
+        check.run();
         debug!(%group, %replica, "replica started");
         Ok(handle)
     }

@@ -9,6 +9,7 @@
 //!    machine, on a thread that may block, and the outcome returns to the proposer.
 //! 4. `mark_durable` lets the log go up to what the engine has flushed.
 
+mod check_quorum;
 mod clock;
 pub mod disk;
 mod group;

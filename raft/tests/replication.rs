@@ -120,6 +120,39 @@ fn a_leader_cut_off_serves_nothing() {
     });
 }
 
+/// It is heard, so that nobody else would stand for election: it must give way by itself.
+#[test]
+fn a_leader_that_hears_nobody_gives_way() {
+    for_seeds(async |seed| {
+        let cluster = Cluster::start(3, seed).await;
+        let old = cluster.wait_for_leader().await;
+        let options = cluster.options.group.clone();
+        sleep(options.election_max).await;
+        for other in (1..=3).filter(|other| *other != old) {
+            cluster.network.cut(NodeId(other), NodeId(old));
+        }
+        let deaf = Instant::now();
+        let client = cluster.client(old);
+        // It goes on sending what it is asked to write.
+        let busy = tokio::spawn(async move {
+            for serial in 0..1000 {
+                let write = client.upsert("b", serial, None);
+                let _ = timeout(Duration::from_millis(10), write).await;
+            }
+        });
+        let others = cluster.wait_until("a new leader", || async {
+            let leader = cluster.leader().filter(|leader| *leader != old)?;
+            cluster.upsert(leader, "a", 1).await.ok()
+        });
+        others.await;
+        let limit = (options.election_max + options.election_min + options.heartbeat) * 2;
+        assert!(deaf.elapsed() < limit, "it took {:?}", deaf.elapsed());
+        busy.abort();
+        cluster.network.heal();
+        cluster.wait_for_agreement().await;
+    });
+}
+
 /// A leader must not trust that its followers remember when they last heard it: one that restarted
 /// does not, and votes for another (openraft's lease, `docs/TESTING.md`, mutant 5).
 #[test]

@@ -277,11 +277,11 @@ struct ClusterFlags {
     #[arg(long, value_name = "MS")]
     #[serde(skip_serializing_if = "Option::is_none")]
     clock_width_ms_max: Option<u64>,
-    /// How often a leader shows that it lives, in milliseconds [default: 250].
+    /// How often a leader shows that it lives, in milliseconds [default: 150].
     #[arg(long, value_name = "MS")]
     #[serde(skip_serializing_if = "Option::is_none")]
     heartbeat_ms: Option<u64>,
-    /// How long a follower waits for a sign before it stands for election [default: 750].
+    /// How long a follower waits for a sign before it stands for election [default: 450].
     #[arg(long, value_name = "MS")]
     #[serde(skip_serializing_if = "Option::is_none")]
     election_timeout_ms: Option<u64>,

@@ -59,8 +59,8 @@ impl Options {
     pub(super) fn plain() -> Self {
         Self {
             nodes: 3,
-            heartbeat: Duration::from_millis(250),
-            election_timeout: Duration::from_millis(750),
+            heartbeat: Duration::from_millis(150),
+            election_timeout: Duration::from_millis(450),
             request_timeout: Duration::from_secs(3),
             log_entries_kept: 100,
         }

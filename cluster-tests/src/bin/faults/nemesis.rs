@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 /// Pauses, in election timeouts.
 const PAUSES: [u32; 3] = [1, 3, 10];
 /// The election timeout of the nodes.
-const ELECTION_TIMEOUT: Duration = Duration::from_millis(750);
+const ELECTION_TIMEOUT: Duration = Duration::from_millis(450);
 /// Longest delay of what passes a link.
 const DELAY_MAX: Duration = Duration::from_millis(300);
 /// By how much a wall clock is set, in milliseconds: a second, an hour, a year.

@@ -1,0 +1,98 @@
+//! Check quorum, as etcd calls it: a leader that no majority answers asks another to take over.
+//!
+//! Such a leader may still be heard. What it sends then keeps the others from electing, and the group
+//! stands still for as long as only the way back is cut (openraft then stops heartbeats, but not appends).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ephemeris_store::ids::{GroupId, ReplicaId};
+use openraft::alias::WatchReceiverOf;
+use openraft::async_runtime::watch::WatchReceiver as _;
+use openraft::metrics::{RaftMetrics, SerdeInstant};
+use openraft::{AsyncRuntime as _, ServerState};
+use tokio::time::sleep;
+use tracing::info;
+
+use crate::runtime::Runtime;
+use crate::transport::{Lane, Transport};
+use crate::types::{TypeConfig, Vote, from_raft_vote};
+use crate::wire::{Envelope, Request};
+
+/// Watches over one replica of a group.
+pub(crate) struct CheckQuorum {
+    pub(crate) metrics: WatchReceiverOf<TypeConfig, RaftMetrics<TypeConfig>>,
+    pub(crate) transport: Arc<dyn Transport>,
+    pub(crate) group: GroupId,
+    pub(crate) me: ReplicaId,
+    /// How long a leader goes on without an answer: as long as the others wait for a sign of it.
+    pub(crate) patience: Duration,
+    /// How often it is looked at.
+    pub(crate) every: Duration,
+}
+
+impl CheckQuorum {
+    /// Goes on until the replica stops.
+    pub(crate) fn run(self) {
+        drop(Runtime::spawn(self.watch()));
+    }
+
+    async fn watch(mut self) {
+        while self.await_leadership().await.is_some() {
+            self.lead().await;
+        }
+    }
+
+    /// Returns when this replica leads; none when it has stopped.
+    async fn await_leadership(&mut self) -> Option<()> {
+        loop {
+            let metrics = self.metrics.borrow_and_update().clone();
+            metrics.running_state.ok()?;
+            if metrics.state == ServerState::Leader {
+                return Some(());
+            }
+            self.metrics.changed().await.ok()?;
+        }
+    }
+
+    /// Returns when this replica leads no more.
+    async fn lead(&mut self) {
+        let term = self.metrics.borrow_watched().current_term;
+        // Counted rather than measured: a process that stood still has heard nobody, and knows nothing.
+        let (mut silent, mut acknowledged, mut asked) = (Duration::ZERO, None, 0);
+        loop {
+            sleep(self.every).await;
+            let metrics = self.metrics.borrow_watched().clone();
+            let leads = metrics.state == ServerState::Leader && metrics.current_term == term;
+            if !leads || metrics.running_state.is_err() {
+                return;
+            }
+            let last_acknowledged = metrics.last_quorum_acked.map(SerdeInstant::into_inner);
+            silent = if last_acknowledged == acknowledged {
+                silent + self.every
+            } else {
+                Duration::ZERO
+            };
+            acknowledged = last_acknowledged;
+            let voters = metrics.membership_config.membership().voter_ids();
+            let others: Vec<ReplicaId> = voters.filter(|voter| *voter != self.me).collect();
+            if silent < self.patience || others.is_empty() {
+                continue;
+            }
+            let to = others[asked % others.len()];
+            asked += 1;
+            self.ask(to, from_raft_vote(&metrics.vote)).await;
+        }
+    }
+
+    /// Asks another to stand for election at once.
+    async fn ask(&self, to: ReplicaId, from: Vote) {
+        info!(group = %self.group, %to, "no majority answers: asking another to lead");
+        // One that lacks entries does not win, so how far its log reaches does not matter here. openraft's
+        // own transfer would end this leader's work, too, though perhaps nobody hears of it.
+        let request = Request::TransferLeader { from, to, last: None };
+        let envelope = Envelope { group: self.group, from: self.me, to, request };
+        // There may be no answer, and it makes no difference.
+        let _ = self.transport.call(to.node, Lane::Control, envelope.encode(), self.every).await;
+    }
+}
