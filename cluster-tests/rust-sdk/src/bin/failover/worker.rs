@@ -1,0 +1,97 @@
+//! What every worker has: a client, a logical partition of its own, and a count of its calls.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use anyhow::{Result, bail};
+use azure_data_cosmos::CosmosError;
+use azure_data_cosmos::clients::ContainerClient;
+use azure_data_cosmos::feed::FeedScope;
+use azure_data_cosmos::options::QueryOptions;
+use ephemeris_rust_sdk_tests::{NODES, through};
+use futures_util::TryStreamExt;
+use serde_json::{Value, json};
+
+/// What a call may end with while a leader changes: timeouts, throttling, nobody there; and, as the
+/// SDK repeats calls whose answers were lost, refusals of what has been done already.
+const STATUSES_OF_FAILOVER: [u16; 7] = [404, 408, 409, 412, 429, 449, 503];
+
+/// How far a worker is, and whether it is to end.
+#[derive(Default)]
+pub(crate) struct Progress {
+    acknowledged: AtomicU64,
+    pub(crate) ended: AtomicBool,
+}
+
+impl Progress {
+    pub(crate) fn acknowledged(&self) -> u64 {
+        self.acknowledged.load(Ordering::Relaxed)
+    }
+}
+
+/// Somebody who calls, turn by turn, and has a logical partition to itself.
+pub(crate) struct Worker {
+    pub(crate) items: ContainerClient,
+    /// What it does and through which node; also the partition key of its items.
+    pub(crate) key: String,
+    progress: Arc<Progress>,
+    turn: u64,
+    failures: Vec<u16>,
+}
+
+impl Worker {
+    pub(crate) fn new(key: String, items: ContainerClient, progress: Arc<Progress>) -> Self {
+        Self { items, key, progress, turn: 0, failures: Vec::new() }
+    }
+
+    /// The number of the next turn, until it is time to judge.
+    pub(crate) fn next_turn(&mut self) -> Option<u64> {
+        if self.progress.ended.load(Ordering::Relaxed) {
+            let acknowledged = self.progress.acknowledged();
+            println!("{}: {acknowledged} acknowledged, failed {:?}", self.key, self.failures);
+            return None;
+        }
+        self.turn += 1;
+        Some(self.turn)
+    }
+
+    /// The answer of a call that was acknowledged. Whether one that failed was carried out, nobody
+    /// knows: the SDK repeats calls by itself.
+    pub(crate) fn note<T>(&mut self, call: Result<T, CosmosError>) -> Result<Option<T>> {
+        match call {
+            Ok(answer) => {
+                self.progress.acknowledged.fetch_add(1, Ordering::Relaxed);
+                Ok(Some(answer))
+            }
+            Err(error) => {
+                let status = error.status().into();
+                if !STATUSES_OF_FAILOVER.contains(&status) {
+                    bail!("an answer that no failover explains: {error}");
+                }
+                self.failures.push(status);
+                Ok(None)
+            }
+        }
+    }
+
+    /// An item of this worker. What must be unique is its id, unless the item says otherwise.
+    pub(crate) fn item(&self, id: &str, more: &Value) -> Value {
+        let mut item = json!({"id": id, "pk": self.key, "unique": id});
+        for (name, value) in more.as_object().into_iter().flatten() {
+            item[name] = value.clone();
+        }
+        item
+    }
+
+    /// What there is in the end, as each node tells it.
+    pub(crate) async fn found(&self) -> Result<Vec<Vec<Value>>> {
+        let mut found = Vec::new();
+        for node in NODES {
+            let options = QueryOptions::default().with_operation_options(through(node));
+            let scope = FeedScope::partition(self.key.clone());
+            let rows = self.items.query_items("SELECT * FROM c", scope, Some(options)).await?;
+            found.push(rows.try_collect().await?);
+        }
+        Ok(found)
+    }
+}
