@@ -87,7 +87,7 @@ pub(super) struct World {
     started: Instant,
     nodes: RefCell<Vec<SimulatedNode>>,
     /// What replicas looked like, by group and the entry they had applied last.
-    states: RefCell<BTreeMap<(GroupId, u64), PartitionState>>,
+    states: RefCell<BTreeMap<(GroupId, Option<u64>), PartitionState>>,
     history: RefCell<History>,
 }
 
@@ -339,10 +339,11 @@ impl World {
                 let clock = i64::try_from(state.ttl().clock().0).expect("a date") * 1000;
                 let ahead = clock - self.truth();
                 assert!(ahead <= ERROR_MICROS, "a partition clock is {ahead} µs ahead");
-                let (group, lsn) = (local.group().group(), state.lsn());
+                // Entries are counted from 0: one that has applied none is none that has applied the first.
+                let (group, last) = (local.group().group(), state.applied().map(|id| id.index));
                 let mut states = self.states.borrow_mut();
-                let known = states.entry((group, lsn.0)).or_insert(state);
-                assert_eq!(*known, state, "replicas of {group} differ after entry {lsn}");
+                let known = states.entry((group, last)).or_insert(state);
+                assert_eq!(*known, state, "replicas of {group} differ after entry {last:?}");
             }
         }
     }
