@@ -1,28 +1,38 @@
-//! A cluster of real processes on the loopback interface.
+//! A cluster of real processes on the loopback interface, or of containers.
 //!
 //! Each test has its own: free ports, a temporary directory, the emulator key. What was started is
 //! killed in the end; if the test fails, its directory is kept and the ends of the logs are printed.
 
+mod command;
+mod compose;
+mod container;
+mod disk;
 mod links;
+mod node;
 mod ports;
 mod process;
 mod status;
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Output};
 use std::time::Duration;
 
+use anyhow::anyhow;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::client::{AccountKey, Call, Client, Container};
 use crate::wait;
+use compose::Project;
 use links::Links;
+use node::Node;
 use ports::Port;
 use process::Process;
 
 pub use links::{Link, Passage};
+pub use node::Resource;
 pub use status::{GroupStatus, NodeStatus, ReplicaStatus, Status};
 
 /// How long a node may take until it is ready, on a machine that is busy with other tests.
@@ -35,10 +45,23 @@ const EXIT_DEADLINE: Duration = Duration::from_secs(30);
 /// Tests that say nothing of consistency want to see what was acknowledged.
 const STRONG: &str = "Strong";
 
+/// Something that can be done to nodes, depending on the machine and on what they run in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ability {
+    /// Bytes between nodes pass in this way.
+    Pass(Passage),
+    /// Their clocks and disks lie.
+    Lie,
+    /// They run out of something.
+    Exhaust(Resource),
+}
+
 /// Nodes that were started together.
 pub struct Cluster {
-    nodes: BTreeMap<u32, Process>,
-    /// What lies between the nodes, if it can be broken.
+    /// What the nodes are containers of, if they are. Goes before their disks do.
+    project: Option<Project>,
+    nodes: BTreeMap<u32, Box<dyn Node>>,
+    /// Proxies between processes, if their links can be broken.
     links: Option<Links>,
     /// None once the directory is to be kept.
     directory: Option<TempDir>,
@@ -62,7 +85,7 @@ impl Cluster {
     pub fn alone_with(arguments: &[&str]) -> Self {
         let mut cluster = Self::new(1);
         let arguments = std::iter::once(&"start-single-node").chain(arguments);
-        cluster.node_mut(1).set_arguments(arguments.map(|text| (*text).to_string()).collect());
+        cluster.process_mut(1).set_arguments(arguments.map(|text| (*text).to_string()).collect());
         cluster
     }
 
@@ -99,47 +122,58 @@ impl Cluster {
     /// The same, with links between the nodes that can be broken.
     pub fn breakable_with(count: u32, arguments: &[&str]) -> Self {
         let mut cluster = Self::new(count);
-        let peers = cluster.nodes.iter().map(|(id, node)| (*id, node.peer())).collect();
+        let peers = cluster.ids().into_iter().map(|id| (id, cluster.process(id).peer())).collect();
         cluster.links = Some(Links::new(&peers));
         cluster.set_arguments(arguments);
         cluster
     }
 
+    /// The containers of docker-compose.yml, none of which runs yet, at Strong consistency.
+    pub fn compose() -> anyhow::Result<Self> {
+        let directory = tempfile::Builder::new().prefix("ephemeris-test-").tempdir()?;
+        let (project, containers) = Project::create(directory.path())?;
+        let boxed = |(id, node)| -> (u32, Box<dyn Node>) { (id, Box::new(node)) };
+        let nodes = containers.into_iter().map(boxed).collect();
+        let key = AccountKey::emulator();
+        Ok(Self { project: Some(project), nodes, links: None, directory: Some(directory), key })
+    }
+
     /// Lets all nodes run on machines whose clocks and disks lie as `set_faults` says, and which lose what
     /// was not synced with every end of a process.
     pub fn make_faulty(&mut self) {
-        self.nodes.values_mut().for_each(Process::set_faulty);
+        self.ids().into_iter().for_each(|id| self.process_mut(id).set_faulty());
     }
 
     /// Says what is wrong with a node's machine, in JSON; `{}` is nothing.
     pub fn set_faults(&self, node: u32, faults: &str) {
-        self.node(node).set_faults(faults);
+        self.process(node).set_faults(faults);
     }
 
     fn set_arguments(&mut self, arguments: &[&str]) {
-        let members: Vec<String> =
-            self.nodes.iter().map(|(id, node)| format!("{id}={}", node.peer())).collect();
+        let peers: Vec<(u32, String)> =
+            self.ids().into_iter().map(|id| (id, self.process(id).peer().to_string())).collect();
+        let members: Vec<String> = peers.iter().map(|(id, peer)| format!("{id}={peer}")).collect();
         let members = members.join(",");
-        for (id, node) in &mut self.nodes {
-            let dial = self.links.as_ref().map(|links| links.dial_map(*id));
-            let (id, peer) = (id.to_string(), node.peer().to_string());
-            let whom = ["start", "--node-id", &id, "--peer", &peer, "--cluster", &members];
+        for (number, peer) in &peers {
+            let dial = self.links.as_ref().map(|links| links.dial_map(*number));
+            let id = number.to_string();
+            let whom = ["start", "--node-id", &id, "--peer", peer, "--cluster", &members];
             let through = dial.as_deref().map_or(Vec::new(), |dial| vec!["--dial", dial]);
             let all = whom.into_iter().chain(through).chain(arguments.iter().copied());
-            node.set_arguments(all.map(str::to_string).collect());
+            self.process_mut(*number).set_arguments(all.map(str::to_string).collect());
         }
     }
 
     fn new(count: u32) -> Self {
         let directory = tempfile::Builder::new().prefix("ephemeris-test-").tempdir();
         let directory = directory.expect("the temporary directory is writable");
-        let process = |id: u32| {
+        let process = |id: u32| -> (u32, Box<dyn Node>) {
             let home = directory.path().join(format!("node{id}"));
-            (id, Process::new(home, Port::take(), Port::take()))
+            (id, Box::new(Process::new(home, Port::take(), Port::take())))
         };
         let nodes = (1..=count).map(process).collect();
         let key = AccountKey::emulator();
-        Self { nodes, links: None, directory: Some(directory), key }
+        Self { project: None, nodes, links: None, directory: Some(directory), key }
     }
 
     /// Starts all nodes, and waits until they are ready.
@@ -160,18 +194,18 @@ impl Cluster {
 
     /// Nodes whose process was not ended.
     pub fn running(&self) -> Vec<u32> {
-        let running = |(id, node): (&u32, &Process)| node.is_running().then_some(*id);
-        self.nodes.iter().filter_map(running).collect()
+        let running = self.nodes.iter().filter(|(_, node)| node.is_running());
+        running.map(|(id, _)| *id).collect()
     }
 
     /// The process number of a running node.
     pub fn process_id(&self, node: u32) -> u32 {
-        self.node(node).id()
+        self.process(node).id()
     }
 
     /// Where a node keeps its data.
     pub fn data_directory(&self, node: u32) -> PathBuf {
-        self.node(node).data()
+        self.process(node).data()
     }
 
     /// Everything a node has logged.
@@ -220,40 +254,96 @@ impl Cluster {
         self.node_mut(node).kill();
     }
 
+    /// Ends these nodes at the same time.
+    pub fn kill_at_once(&mut self, nodes: &[u32]) {
+        std::thread::scope(|scope| {
+            for (_, node) in self.nodes.iter_mut().filter(|(id, _)| nodes.contains(id)) {
+                scope.spawn(|| node.kill());
+            }
+        });
+    }
+
     /// Sends SIGTERM to a node.
     pub fn terminate(&self, node: u32) {
-        self.node(node).signal(Signal::TERM);
+        self.node(node).terminate();
     }
 
     /// Sends SIGHUP to a node.
     pub fn hang_up(&self, node: u32) {
-        self.node(node).signal(Signal::HUP);
+        self.process(node).signal(Signal::HUP);
     }
 
     /// Stops a node in its tracks: it does nothing, and its sockets stay open.
     pub fn pause(&self, node: u32) {
-        self.node(node).signal(Signal::STOP);
+        self.node(node).pause();
     }
 
     /// Lets a paused node go on.
     pub fn resume(&self, node: u32) {
-        self.node(node).signal(Signal::CONT);
+        self.node(node).resume();
     }
 
     /// Lets bytes from one node to another pass in another way. Only where links can be broken.
-    pub fn set_link(&self, link: Link, passage: Passage) {
-        self.links.as_ref().expect("the links can be broken").set(link, passage);
+    pub fn set_link(&mut self, link: Link, passage: Passage) {
+        self.try_set_link(link, passage).expect("the links can be broken");
+    }
+
+    fn try_set_link(&mut self, (from, to): Link, passage: Passage) -> anyhow::Result<()> {
+        if let Some(links) = &self.links {
+            links.set((from, to), passage);
+            return Ok(());
+        }
+        if let Passage::Delayed(most) = passage {
+            return self.container_mut(from).delay(most);
+        }
+        self.container_mut(to).filter(u8::try_from(from)?, passage)
     }
 
     /// Lets all bytes pass again.
-    pub fn heal_links(&self) {
-        let links = self.links.as_ref().expect("the links can be broken");
-        links.all().for_each(|link| links.set(link, Passage::Open));
+    pub fn heal_links(&mut self) {
+        if let Some(links) = &self.links {
+            return links.all().for_each(|link| links.set(link, Passage::Open));
+        }
+        for id in self.ids() {
+            self.container_mut(id).heal().expect("the links can be mended");
+        }
+    }
+
+    /// Leaves a node so little of something that it ends.
+    pub fn exhaust(&mut self, node: u32, resource: Resource) {
+        self.node_mut(node).exhaust(resource);
+    }
+
+    /// Gives a node enough of it again.
+    pub fn relieve(&mut self, node: u32, resource: Resource) {
+        self.node_mut(node).relieve(resource);
+    }
+
+    /// Why something cannot be done to the running nodes; none if it can.
+    pub fn lacks(&mut self, ability: Ability) -> Option<String> {
+        let Some(project) = &self.project else {
+            let is_memory = ability == Ability::Exhaust(Resource::Memory);
+            return is_memory.then(|| "processes have no limit of their own".to_string());
+        };
+        let tried = match ability {
+            Ability::Lie => Err(anyhow!("ephemeris-faulty is not in the image")),
+            Ability::Exhaust(Resource::Disk) => match &project.without_disks {
+                Some(why) => Err(anyhow!("{why}")),
+                None => Ok(()),
+            },
+            Ability::Exhaust(Resource::Memory) => self.container_mut(1).try_limit(),
+            Ability::Pass(passage) => {
+                let tried = self.try_set_link((1, 2), passage);
+                self.heal_links();
+                tried
+            }
+        };
+        tried.err().map(|error| format!("{error:#}"))
     }
 
     /// Throws the data of a node that is not running away.
     pub fn wipe(&self, node: u32) {
-        self.node(node).wipe();
+        self.process(node).wipe();
     }
 
     /// Waits for a process that was told to end, or must end by itself.
@@ -264,15 +354,31 @@ impl Cluster {
 
     /// Waits until a node says that it is ready.
     pub async fn await_ready(&mut self, node: u32) {
-        let client = self.client(node);
-        let probe = Call::get("/readyz?verbose");
         wait::until(&format!("node {node} to be ready"), READY_DEADLINE, async || {
             if let Some(status) = self.node_mut(node).try_wait() {
                 panic!("node {node} ended with {status}:\n{}", self.node(node).log_tail());
             }
-            client.send_unsigned(&probe).await.ok().filter(|answer| answer.status == 200)
+            self.is_ready(node).await.then_some(())
         })
         .await;
+    }
+
+    /// Waits until a node is ready that has ended by itself. Nobody but us starts a process again, and
+    /// a container may end a few times more.
+    pub async fn await_return(&mut self, node: u32) {
+        if !self.node(node).is_running() {
+            self.spawn(node);
+        }
+        wait::until(&format!("node {node} to be back"), READY_DEADLINE, async || {
+            self.node_mut(node).try_wait();
+            self.is_ready(node).await.then_some(())
+        })
+        .await;
+    }
+
+    async fn is_ready(&self, node: u32) -> bool {
+        let answer = self.client(node).send_unsigned(&Call::get("/readyz?verbose")).await;
+        answer.is_ok_and(|answer| answer.status == 200)
     }
 
     /// What the cluster looks like from a node; none if it does not answer.
@@ -324,12 +430,33 @@ impl Cluster {
         .await;
     }
 
-    fn node(&self, node: u32) -> &Process {
-        self.nodes.get(&node).expect("the cluster has this node")
+    /// How nodes ended that were not told to, since somebody looked.
+    pub fn ended_by_themselves(&mut self) -> BTreeMap<u32, ExitStatus> {
+        let running = self.running().into_iter();
+        running.filter_map(|id| Some((id, self.node_mut(id).try_wait()?))).collect()
     }
 
-    fn node_mut(&mut self, node: u32) -> &mut Process {
-        self.nodes.get_mut(&node).expect("the cluster has this node")
+    fn node(&self, node: u32) -> &dyn Node {
+        self.nodes.get(&node).expect("the cluster has this node").as_ref()
+    }
+
+    fn node_mut(&mut self, node: u32) -> &mut dyn Node {
+        self.nodes.get_mut(&node).expect("the cluster has this node").as_mut()
+    }
+
+    fn process(&self, node: u32) -> &Process {
+        let node: &dyn Any = self.node(node);
+        node.downcast_ref().expect("the node is a process of this machine")
+    }
+
+    fn process_mut(&mut self, node: u32) -> &mut Process {
+        let node: &mut dyn Any = self.node_mut(node);
+        node.downcast_mut().expect("the node is a process of this machine")
+    }
+
+    fn container_mut(&mut self, node: u32) -> &mut container::Container {
+        let node: &mut dyn Any = self.node_mut(node);
+        node.downcast_mut().expect("the node is a container")
     }
 }
 

@@ -7,10 +7,8 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::node::{Node, Resource};
 use super::ports::Port;
-
-/// Lines of a log shown when a test fails.
-const TAIL_LINES: usize = 60;
 
 /// A node that may be running.
 #[derive(Debug)]
@@ -30,10 +28,6 @@ impl Process {
         fs::create_dir_all(&directory).expect("the temporary directory is writable");
         let (program, arguments) = (Program::Ephemeris, Vec::new());
         Self { directory, http, peer, program, arguments, child: None }
-    }
-
-    pub(super) fn http(&self) -> SocketAddr {
-        self.http.address()
     }
 
     pub(super) fn peer(&self) -> SocketAddr {
@@ -70,8 +64,30 @@ impl Process {
         self.directory.join("log.txt")
     }
 
-    /// Starts the process over its data; the log goes on.
-    pub(super) fn start(&mut self) {
+    /// The process number.
+    pub(super) fn id(&self) -> u32 {
+        self.child.as_ref().expect("the node is running").id()
+    }
+
+    pub(super) fn signal(&self, signal: Signal) {
+        let id = i32::try_from(self.id()).expect("process numbers are small");
+        let id = Pid::from_raw(id).expect("process numbers are not zero");
+        kill_process(id, signal).expect("our own child can be signalled");
+    }
+
+    /// Throws all data away.
+    pub(super) fn wipe(&self) {
+        assert!(self.child.is_none(), "the node is not running");
+        fs::remove_dir_all(self.data()).expect("the data directory can be removed");
+    }
+}
+
+impl Node for Process {
+    fn http(&self) -> SocketAddr {
+        self.http.address()
+    }
+
+    fn start(&mut self) {
         assert!(self.child.is_none(), "the node is not running");
         let log = OpenOptions::new().create(true).append(true).open(self.log_file());
         let log = log.expect("the log file can be opened");
@@ -85,54 +101,50 @@ impl Process {
         self.child = Some(command.spawn().expect("the binary can be executed"));
     }
 
-    pub(super) fn is_running(&self) -> bool {
+    fn is_running(&self) -> bool {
         self.child.is_some()
     }
 
-    /// The process number.
-    pub(super) fn id(&self) -> u32 {
-        self.child.as_ref().expect("the node is running").id()
-    }
-
-    pub(super) fn signal(&self, signal: Signal) {
-        let id = i32::try_from(self.id()).expect("process numbers are small");
-        let id = Pid::from_raw(id).expect("process numbers are not zero");
-        kill_process(id, signal).expect("our own child can be signalled");
-    }
-
-    /// Kills the process at once, and waits for its end.
-    pub(super) fn kill(&mut self) {
+    fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().expect("our own child can be killed");
             child.wait().expect("our own child can be waited for");
         }
     }
 
-    /// How the process ended, if it has.
-    pub(super) fn try_wait(&mut self) -> Option<ExitStatus> {
+    fn terminate(&self) {
+        self.signal(Signal::TERM);
+    }
+
+    fn pause(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn try_wait(&mut self) -> Option<ExitStatus> {
         let child = self.child.as_mut().expect("the node was running");
         let status = child.try_wait().expect("our own child can be waited for")?;
         self.child = None;
         Some(status)
     }
 
-    /// Throws all data away.
-    pub(super) fn wipe(&self) {
-        assert!(self.child.is_none(), "the node is not running");
-        fs::remove_dir_all(self.data()).expect("the data directory can be removed");
-    }
-
-    /// Everything the node has logged.
-    pub(super) fn log(&self) -> String {
+    fn log(&self) -> String {
         let bytes = fs::read(self.log_file()).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// The last lines of the log.
-    pub(super) fn log_tail(&self) -> String {
-        let log = self.log();
-        let lines: Vec<&str> = log.lines().collect();
-        lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n")
+    fn exhaust(&mut self, resource: Resource) {
+        match resource {
+            Resource::Disk => self.set_faults(r#"{ "log": "full" }"#),
+            Resource::Memory => panic!("a process has no limit of its own"),
+        }
+    }
+
+    fn relieve(&mut self, _resource: Resource) {
+        self.set_faults("{}");
     }
 }
 

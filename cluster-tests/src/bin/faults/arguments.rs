@@ -1,32 +1,64 @@
 //! The command line of the fault tests.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
 use crate::nemesis::Mode;
 use crate::workload::Kind;
 
+/// How long faults happen in a run: so long that every mode has its turn.
+const MINUTES: f64 = 3.0;
+/// The same where nobody is there to say that it was not enough.
+const MINUTES_OF_SOAK: f64 = 5.0;
+
 /// Breaks a cluster while clients work, and judges what they saw.
 #[derive(Parser)]
 #[command(
     name = "faults",
     max_term_width = 100,
-    after_help = "Build the nodes first: cargo build --workspace. A binary elsewhere is named by \
-                  EPHEMERIS_BIN. docs/TESTING.md tells how to read what a run leaves behind."
+    after_help = "Build the nodes first: cargo build --workspace, or .ci/image for compose. A \
+                  binary elsewhere is named by EPHEMERIS_BIN. docs/TESTING.md tells how to read \
+                  what a run leaves behind."
 )]
 pub(crate) struct Arguments {
     #[command(subcommand)]
-    pub(crate) command: Command,
+    command: Command,
 }
 
 #[derive(Subcommand)]
-pub(crate) enum Command {
+enum Command {
     /// Processes of this machine, with a proxy on every link between them. Needs no root.
-    Local(Options),
+    Local {
+        #[command(flatten)]
+        options: Options,
+        #[command(flatten)]
+        nodes: Nodes,
+        #[command(flatten)]
+        count: Count,
+    },
+    /// The containers of docker-compose.yml, under a project name of their own. Needs Docker, the image
+    /// that .ci/image builds and ports 8081 to 8083; root for faults of links and disks.
+    Compose {
+        #[command(flatten)]
+        options: Options,
+        #[command(flatten)]
+        count: Count,
+    },
+    /// Runs of `local` for hours, each with the next seed, until one is not Ok.
+    Soak {
+        #[command(flatten)]
+        options: Options,
+        #[command(flatten)]
+        nodes: Nodes,
+        /// Runs begin for so long.
+        #[arg(long, default_value_t = 8.0)]
+        hours: f64,
+    },
 }
 
-#[derive(Args, Clone)]
+#[derive(Args)]
 pub(crate) struct Options {
     /// Where everything random comes from: which faults happen when, and what clients do. Times differ
     /// from run to run none the less.
@@ -34,25 +66,33 @@ pub(crate) struct Options {
     pub(crate) seed: Option<u64>,
     /// What clients do, all at the same time; without it everything.
     #[arg(long, value_delimiter = ',')]
-    pub(crate) workload: Vec<Kind>,
-    /// What goes wrong, one after the other in random order; without it everything.
+    workload: Vec<Kind>,
+    /// What goes wrong, one after the other in random order; without it everything that can be done here.
     #[arg(long, value_delimiter = ',')]
     pub(crate) nemesis: Vec<Mode>,
-    /// How long faults happen.
-    #[arg(long, default_value_t = 3.0)]
-    pub(crate) minutes: f64,
-    /// Runs, each with the next seed and a new cluster.
-    #[arg(long, default_value_t = 1)]
-    pub(crate) count: u64,
-    /// Nodes.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(3..=9))]
-    pub(crate) nodes: u32,
+    /// How long faults happen in a run [default: 3, or 5 of soak].
+    #[arg(long)]
+    minutes: Option<f64>,
     /// Longest pause of a client between two requests, in milliseconds.
     #[arg(long, default_value_t = 30)]
     pub(crate) pause_ms: u64,
     /// Where results go, each run to a directory of its own.
     #[arg(long, default_value = "target/faults", value_name = "DIR")]
     pub(crate) output: PathBuf,
+}
+
+#[derive(Args)]
+struct Nodes {
+    /// Nodes.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(3..=9))]
+    nodes: u32,
+}
+
+#[derive(Args)]
+struct Count {
+    /// Runs, each with the next seed and a new cluster.
+    #[arg(long, default_value_t = 1)]
+    count: u64,
 }
 
 impl Options {
@@ -62,5 +102,103 @@ impl Options {
 
     pub(crate) fn modes(&self) -> Vec<Mode> {
         if self.nemesis.is_empty() { Mode::all() } else { self.nemesis.clone() }
+    }
+}
+
+/// What nodes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// So many processes.
+    Local { nodes: u32 },
+    /// Three containers.
+    Compose,
+}
+
+/// When there is no further run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Ends {
+    /// After so many.
+    Count(u64),
+    /// After so long, or one that is not Ok.
+    Soak(Duration),
+}
+
+/// What is to be done.
+pub(crate) struct Plan {
+    pub(crate) options: Options,
+    pub(crate) place: Place,
+    pub(crate) ends: Ends,
+    /// How long faults happen in a run.
+    pub(crate) minutes: f64,
+}
+
+impl Plan {
+    pub(crate) fn of(arguments: Arguments) -> Self {
+        let (options, place, ends, minutes) = match arguments.command {
+            Command::Local { options, nodes: Nodes { nodes }, count: Count { count } } => {
+                (options, Place::Local { nodes }, Ends::Count(count), MINUTES)
+            }
+            Command::Compose { options, count: Count { count } } => {
+                (options, Place::Compose, Ends::Count(count), MINUTES)
+            }
+            Command::Soak { options, nodes: Nodes { nodes }, hours } => {
+                let time = Duration::from_secs_f64(hours * 3600.0);
+                (options, Place::Local { nodes }, Ends::Soak(time), MINUTES_OF_SOAK)
+            }
+        };
+        let minutes = options.minutes.unwrap_or(minutes);
+        Self { options, place, ends, minutes }
+    }
+}
+
+impl Place {
+    /// The subcommand that runs it once.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Place::Local { .. } => "local",
+            Place::Compose => "compose",
+        }
+    }
+
+    pub(crate) fn nodes(self) -> u32 {
+        match self {
+            Place::Local { nodes } => nodes,
+            Place::Compose => 3,
+        }
+    }
+}
+
+impl Ends {
+    /// True if there is one more run, after some of which all or not all were Ok.
+    pub(crate) fn go_on(self, runs: u64, elapsed: Duration, is_ok: bool) -> bool {
+        match self {
+            Ends::Count(count) => runs < count,
+            Ends::Soak(time) => runs == 0 || is_ok && elapsed < time,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(line: &str) -> Plan {
+        Plan::of(Arguments::try_parse_from(line.split(' ')).unwrap())
+    }
+
+    #[test]
+    fn counted_runs_go_on_after_a_failure_and_a_soak_does_not() {
+        let hour = Duration::from_hours(1);
+        let counted = plan("faults compose --count 2").ends;
+        assert!(counted.go_on(1, hour, false) && !counted.go_on(2, Duration::ZERO, true));
+        let soak = plan("faults soak --hours 1").ends;
+        assert!(soak.go_on(9, hour / 2, true) && !soak.go_on(9, hour, true));
+        assert!(!soak.go_on(1, Duration::ZERO, false));
+    }
+
+    #[test]
+    fn containers_are_three() {
+        assert_eq!(plan("faults local --nodes 5").place, Place::Local { nodes: 5 });
+        assert!(Arguments::try_parse_from(["faults", "compose", "--nodes", "5"]).is_err());
     }
 }

@@ -1,7 +1,7 @@
 //! Fault tests: real nodes, broken in many ways while clients work, and a checker that judges every
 //! answer.
 //!
-//! 1. A cluster is started, with a proxy on every link between its nodes.
+//! 1. A cluster is started: processes, with a proxy on every link between them, or containers.
 //! 2. Clients do what their `workload` says; every answer is remembered.
 //! 3. A `nemesis` kills, pauses and separates nodes, one fault after the other.
 //! 4. All is put right. Within ten seconds every request must be answered again.
@@ -21,15 +21,15 @@ use anyhow::bail;
 use clap::Parser as _;
 use tokio::signal::unix::{SignalKind, signal};
 
-use arguments::{Arguments, Command};
+use arguments::{Arguments, Plan};
 
 fn main() -> ExitCode {
-    let Command::Local(options) = Arguments::parse().command;
+    let plan = Plan::of(Arguments::parse());
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let outcome = runtime
         .map_err(anyhow::Error::from)
-        .and_then(|runtime| runtime.block_on(until_interrupted(run::all(&options))));
+        .and_then(|runtime| runtime.block_on(until_interrupted(run::all(&plan))));
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,

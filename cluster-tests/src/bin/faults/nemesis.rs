@@ -4,11 +4,14 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use ephemeris_cluster_tests::client::Container;
-use ephemeris_cluster_tests::cluster::{Cluster, Link, Passage};
+use ephemeris_cluster_tests::cluster::{Ability, Cluster, Link, Passage, Resource};
+use ephemeris_cluster_tests::history::Nanos;
 use rand::RngExt as _;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom as _;
 use serde_json::{Value, json};
+
+use crate::hand::Timer;
 
 /// Pauses, in election timeouts.
 const PAUSES: [u32; 3] = [1, 3, 10];
@@ -65,8 +68,10 @@ pub(crate) enum Mode {
     ClockDrift,
     /// A wall clock stands still.
     ClockFreeze,
-    /// There is no room for a log: its node must end.
+    /// There is no room on a disk: its node must end.
     DiskFull,
+    /// There is too little memory for a node: it is killed for that until there is enough.
+    MemoryLimit,
     /// A log cannot be written: its node must end.
     WriteError,
     /// A log cannot be made durable: its node must end.
@@ -81,34 +86,40 @@ impl Mode {
         Mode::value_variants().to_vec()
     }
 
-    /// True if it needs a machine that lies.
-    pub(crate) fn is_of_machine(self) -> bool {
+    /// What it does to nodes that cannot be done everywhere.
+    pub(crate) fn needs(self) -> Option<Ability> {
         match self {
-            Mode::ClockJump
-            | Mode::ClockStrobe
-            | Mode::ClockDrift
-            | Mode::ClockFreeze
-            | Mode::DiskFull
-            | Mode::WriteError
-            | Mode::SyncError
-            | Mode::SlowSync => true,
             Mode::KillLeader
             | Mode::KillFollower
             | Mode::KillMajority
             | Mode::KillAll
             | Mode::PauseLeader
             | Mode::PauseFollower
-            | Mode::IsolateLeader
+            | Mode::RollingRestart => None,
+            Mode::IsolateLeader
             | Mode::IsolateFollower
             | Mode::MuteLeader
             | Mode::DeafenLeader
             | Mode::Bridge
-            | Mode::Flap
-            | Mode::Delay
-            | Mode::Throttle
-            | Mode::Cut
-            | Mode::RollingRestart => false,
+            | Mode::Flap => Some(Ability::Pass(Passage::Held)),
+            Mode::Delay => Some(Ability::Pass(Passage::Delayed(DELAY_MAX))),
+            Mode::Throttle => Some(Ability::Pass(Passage::Throttled(THROTTLED_BYTES))),
+            Mode::Cut => Some(Ability::Pass(Passage::Cut)),
+            Mode::ClockJump
+            | Mode::ClockStrobe
+            | Mode::ClockDrift
+            | Mode::ClockFreeze
+            | Mode::WriteError
+            | Mode::SyncError
+            | Mode::SlowSync => Some(Ability::Lie),
+            Mode::DiskFull => Some(Ability::Exhaust(Resource::Disk)),
+            Mode::MemoryLimit => Some(Ability::Exhaust(Resource::Memory)),
         }
+    }
+
+    /// True if a process needs a machine that lies for it.
+    pub(crate) fn is_of_machine(self) -> bool {
+        matches!(self.needs(), Some(Ability::Lie | Ability::Exhaust(Resource::Disk)))
     }
 
     /// Its name on the command line.
@@ -124,11 +135,23 @@ pub(crate) struct Nemesis<'c> {
     pub(crate) rng: SmallRng,
     /// Whose leader is meant.
     pub(crate) container: &'c Container,
+    pub(crate) timer: Timer,
+    /// When the fault that happens now was there.
+    pub(crate) installed: Option<Nanos>,
+}
+
+/// A fault that is over.
+pub(crate) struct Strike {
+    pub(crate) targets: Vec<String>,
+    /// Before anything was done, when something first was, and after all was put right.
+    pub(crate) start: Nanos,
+    pub(crate) installed: Nanos,
+    pub(crate) stop: Nanos,
 }
 
 impl Nemesis<'_> {
-    /// Lets a fault happen, and puts it right; what it was done to, and by `begun` when.
-    pub(crate) async fn strike(&mut self, mode: Mode, begun: impl FnOnce()) -> Vec<String> {
+    /// Lets a fault happen, and puts it right.
+    pub(crate) async fn strike(&mut self, mode: Mode) -> Strike {
         let leader = self.cluster.leader(self.container).await;
         let mut others: Vec<u32> =
             self.cluster.ids().into_iter().filter(|node| *node != leader).collect();
@@ -137,8 +160,9 @@ impl Nemesis<'_> {
         let either = if self.rng.random_bool(0.5) { leader } else { follower };
         let lasts = Duration::from_millis(self.rng.random_range(1000..5000));
         let most = self.cluster.ids().len() / 2 + 1;
-        begun();
-        match mode {
+        self.installed = None;
+        let start = self.timer.now();
+        let targets = match mode {
             Mode::KillLeader => self.kill(&[leader], lasts).await,
             Mode::KillFollower => self.kill(&[follower], lasts).await,
             Mode::KillMajority => {
@@ -192,14 +216,28 @@ impl Nemesis<'_> {
                 self.lie(either, json!({ "wall": { "pace": pace } }), lasts).await
             }
             Mode::ClockFreeze => self.lie(either, json!({ "wall": { "pace": 0.0 } }), lasts).await,
-            Mode::DiskFull => self.spoil(either, json!({ "log": "full" }), lasts).await,
+            Mode::DiskFull => self.exhaust(either, Resource::Disk, lasts).await,
+            Mode::MemoryLimit => self.exhaust(either, Resource::Memory, lasts).await,
             Mode::WriteError => self.spoil(either, json!({ "log": "failing_writes" }), lasts).await,
             Mode::SyncError => self.spoil(either, json!({ "log": "failing_syncs" }), lasts).await,
             Mode::SlowSync => {
                 let takes = self.rng.random_range(1000..5000);
                 self.lie(either, json!({ "log": { "slow": takes } }), lasts).await
             }
-        }
+        };
+        let installed = self.installed.expect("every fault says when it is there");
+        Strike { targets, start, installed, stop: self.timer.now() }
+    }
+
+    /// The fault is there.
+    fn note_installed(&mut self) {
+        self.installed.get_or_insert(self.timer.now());
+    }
+
+    /// Waits while it lasts.
+    async fn wait(&mut self, lasts: Duration) {
+        self.note_installed();
+        tokio::time::sleep(lasts).await;
     }
 
     fn every_link(&self) -> Vec<Link> {
@@ -209,10 +247,8 @@ impl Nemesis<'_> {
     }
 
     async fn kill(&mut self, nodes: &[u32], lasts: Duration) -> Vec<String> {
-        for node in nodes {
-            self.cluster.kill(*node);
-        }
-        tokio::time::sleep(lasts).await;
+        self.cluster.kill_at_once(nodes);
+        self.wait(lasts).await;
         for node in nodes {
             self.cluster.spawn(*node);
         }
@@ -225,8 +261,20 @@ impl Nemesis<'_> {
     async fn pause(&mut self, node: u32) -> Vec<String> {
         let times = PAUSES[self.rng.random_range(0..PAUSES.len())];
         self.cluster.pause(node);
-        tokio::time::sleep(ELECTION_TIMEOUT * times).await;
+        self.wait(ELECTION_TIMEOUT * times).await;
         self.cluster.resume(node);
+        names(&[node])
+    }
+
+    /// Takes away what a node needs: it ends by itself, and comes back when it has enough again.
+    async fn exhaust(&mut self, node: u32, of: Resource, lasts: Duration) -> Vec<String> {
+        self.cluster.exhaust(node, of);
+        self.note_installed();
+        let status = self.cluster.await_exit(node).await;
+        assert!(!status.success(), "node {node} ended well though it has too little: {of:?}");
+        tokio::time::sleep(lasts).await;
+        self.cluster.relieve(node, of);
+        self.cluster.await_return(node).await;
         names(&[node])
     }
 
@@ -234,7 +282,7 @@ impl Nemesis<'_> {
         for link in links {
             self.cluster.set_link(*link, passage);
         }
-        tokio::time::sleep(lasts).await;
+        self.wait(lasts).await;
         self.cluster.heal_links();
         links.iter().map(|(from, to)| format!("n{from}>n{to}")).collect()
     }
@@ -250,9 +298,9 @@ impl Nemesis<'_> {
     }
 
     /// Lets a machine lie for a while.
-    async fn lie(&self, node: u32, faults: Value, lasts: Duration) -> Vec<String> {
+    async fn lie(&mut self, node: u32, faults: Value, lasts: Duration) -> Vec<String> {
         self.cluster.set_faults(node, &faults.to_string());
-        tokio::time::sleep(lasts).await;
+        self.wait(lasts).await;
         self.cluster.set_faults(node, "{}");
         names(&[node])
     }
@@ -260,6 +308,7 @@ impl Nemesis<'_> {
     /// Breaks a disk: the node ends by itself, and is started when the disk is whole again.
     async fn spoil(&mut self, node: u32, faults: Value, lasts: Duration) -> Vec<String> {
         self.cluster.set_faults(node, &faults.to_string());
+        self.note_installed();
         let status = self.cluster.await_exit(node).await;
         assert!(!status.success(), "node {node} ended well though its disk is broken");
         tokio::time::sleep(lasts).await;
@@ -272,6 +321,7 @@ impl Nemesis<'_> {
         let ids = self.cluster.ids();
         for node in &ids {
             self.cluster.terminate(*node);
+            self.note_installed();
             self.cluster.await_exit(*node).await;
             self.cluster.restart(*node).await;
         }

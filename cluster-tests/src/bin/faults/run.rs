@@ -20,10 +20,10 @@ use rand::seq::SliceRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 use tokio::task::JoinSet;
 
-use crate::arguments::Options;
+use crate::arguments::{Ends, Options, Place, Plan};
 use crate::hand::{Hand, Shared};
-use crate::nemesis::{Mode, Nemesis};
-use crate::report::{End, FaultWindow, Results, Sample};
+use crate::nemesis::{Mode, Nemesis, Strike};
+use crate::report::{End, FaultWindow, HISTORY, Results, Sample, Summary};
 use crate::workload::{Finding, Kind, Outcome, RECOVERY, Workload};
 
 /// All nodes and all clients read the same clock, whose readings are whole milliseconds.
@@ -46,15 +46,23 @@ const TICK: Duration = Duration::from_millis(10);
 const NANOS_PER_MILLI: u64 = 1_000_000;
 
 /// Runs all that was asked for; true if all is well.
-pub(crate) async fn all(options: &Options) -> anyhow::Result<bool> {
-    let first = options.seed.unwrap_or_else(|| u64::from(rand::random::<u16>()));
-    let mut is_ok = true;
-    for seed in first..first + options.count {
-        let results = one(options, seed).await.with_context(|| format!("seed {seed}"))?;
+pub(crate) async fn all(plan: &Plan) -> anyhow::Result<bool> {
+    let begun = clock::monotonic();
+    let mut seed = plan.options.seed.unwrap_or_else(|| u64::from(rand::random::<u16>()));
+    let file = plan.options.output.join(format!("{}-{seed}-summary.json", plan.place.name()));
+    let mut summary = Summary::default();
+    while plan.ends.go_on(summary.runs, begun.elapsed(), summary.is_ok()) {
+        let results = one(plan, seed).await.with_context(|| format!("seed {seed}"))?;
         results.print();
-        is_ok &= results.is_ok();
+        summary.add(&results);
+        summary.write(&file)?;
+        seed += 1;
     }
-    Ok(is_ok)
+    if summary.runs > 1 {
+        summary.print();
+        println!("{}", file.display());
+    }
+    Ok(summary.is_ok())
 }
 
 /// Clients at work.
@@ -71,6 +79,10 @@ struct Work {
 
 /// What a run has shown.
 struct Observed {
+    /// Modes that can be done here.
+    modes: Vec<Mode>,
+    /// Those that cannot, and why.
+    skipped: BTreeMap<String, String>,
     faults: Vec<FaultWindow>,
     samples: Vec<Sample>,
     rate_before_faults: f64,
@@ -82,28 +94,29 @@ struct Observed {
     end_state: Vec<String>,
 }
 
-async fn one(options: &Options, seed: u64) -> anyhow::Result<Results> {
+async fn one(plan: &Plan, seed: u64) -> anyhow::Result<Results> {
     let begun = clock::monotonic();
     let progress = ProgressBar::new_spinner();
     progress.set_style(ProgressStyle::with_template("{spinner} {elapsed} {msg}")?);
     progress.enable_steady_tick(Duration::from_millis(200));
     progress.set_message("starting nodes");
-    let mut cluster = Cluster::breakable_with(options.nodes, &["--consistency", "Strong"]);
-    if options.modes().into_iter().any(Mode::is_of_machine) {
-        cluster.make_faulty();
-    }
+    let mut cluster = cluster(plan)?;
     cluster.start_all().await;
-    let mut work = Work::new(options, &cluster);
-    let observed = work_through(options, seed, &mut cluster, &mut work, &progress).await?;
+    let mut work = Work::new(&plan.options, &cluster);
+    let observed = work_through(plan, seed, &mut cluster, &mut work, &progress).await?;
 
     progress.set_message("judging");
     let findings = judged(work.workloads.clone()).await?;
-    let results = results(options, seed, begun.elapsed(), (&observed, findings), &work);
+    let results = results(plan, seed, begun.elapsed(), (&observed, findings), &work);
     progress.set_message("writing");
     let histories: Vec<Vec<Operation>> =
         work.workloads.iter().flat_map(|workload| workload.histories()).collect();
-    let directory = directory(options, seed);
+    let directory = directory(plan, seed);
     results.write(&directory, &observed.samples, &histories, failing(&results).as_deref())?;
+    if results.is_ok() && matches!(plan.ends, Ends::Soak(_)) {
+        // A night's histories would fill the disk.
+        std::fs::remove_file(directory.join(HISTORY))?;
+    }
     if !results.is_ok() {
         for node in cluster.ids() {
             std::fs::write(directory.join(format!("node{node}.log")), cluster.log(node))?;
@@ -114,14 +127,25 @@ async fn one(options: &Options, seed: u64) -> anyhow::Result<Results> {
     Ok(results)
 }
 
+/// Nodes that do not run yet.
+fn cluster(plan: &Plan) -> anyhow::Result<Cluster> {
+    let Place::Local { nodes } = plan.place else { return Cluster::compose() };
+    let mut cluster = Cluster::breakable_with(nodes, &["--consistency", "Strong"]);
+    if plan.options.modes().into_iter().any(Mode::is_of_machine) {
+        cluster.make_faulty();
+    }
+    Ok(cluster)
+}
+
 /// Lets clients work, breaks the cluster, mends it, and looks at everything once more.
 async fn work_through(
-    options: &Options,
+    plan: &Plan,
     seed: u64,
     cluster: &mut Cluster,
     work: &mut Work,
     progress: &ProgressBar,
 ) -> anyhow::Result<Observed> {
+    let (modes, skipped) = can_and_cannot(&plan.options, cluster);
     let mut rng = SmallRng::seed_from_u64(seed);
     let pace = Pace::start();
     let mut own = work.hand(0, rng.random());
@@ -136,8 +160,15 @@ async fn work_through(
     let rate_before_faults = float(work.shared.done()) / WARM_UP.as_secs_f64();
 
     let rng_of_nemesis = SmallRng::seed_from_u64(rng.random());
-    let mut nemesis = Nemesis { cluster, rng: rng_of_nemesis, container: &work.broken };
-    let faults = break_things(options, &mut nemesis, &work.shared, &mut rng, progress).await;
+    let mut nemesis = Nemesis {
+        cluster,
+        rng: rng_of_nemesis,
+        container: &work.broken,
+        timer: work.shared.timer,
+        installed: None,
+    };
+    let time = Duration::from_secs_f64(plan.minutes * 60.0);
+    let faults = break_things((&modes, time), &mut nemesis, &work.shared, &mut rng, progress).await;
     progress.set_message("recovering");
     let recovery_ms = work.recovery().await;
     let samples = work.end().await?;
@@ -151,6 +182,8 @@ async fn work_through(
     let failures = work.shared.failures();
     let (end_state, late_ms_max) = (end_state(cluster).await, pace.late_ms_max());
     Ok(Observed {
+        modes,
+        skipped,
         faults,
         samples,
         rate_before_faults,
@@ -161,6 +194,21 @@ async fn work_through(
     })
 }
 
+/// The modes that can be done here, and why others cannot.
+fn can_and_cannot(
+    options: &Options,
+    cluster: &mut Cluster,
+) -> (Vec<Mode>, BTreeMap<String, String>) {
+    let (mut modes, mut skipped) = (Vec::new(), BTreeMap::new());
+    for mode in options.modes() {
+        match mode.needs().and_then(|ability| cluster.lacks(ability)) {
+            None => modes.push(mode),
+            Some(why) => drop(skipped.insert(mode.name(), why)),
+        }
+    }
+    (modes, skipped)
+}
+
 async fn judged(workloads: Vec<Arc<dyn Workload>>) -> anyhow::Result<Vec<Finding>> {
     let tolerance = Tolerance { skew: nanos(SKEW), width: nanos(WIDTH) };
     let judge =
@@ -169,7 +217,7 @@ async fn judged(workloads: Vec<Arc<dyn Workload>>) -> anyhow::Result<Vec<Finding
 }
 
 fn results(
-    options: &Options,
+    plan: &Plan,
     seed: u64,
     time: Duration,
     (observed, findings): (&Observed, Vec<Finding>),
@@ -180,13 +228,13 @@ fn results(
     for fault in &observed.faults {
         *coverage.entry(fault.mode.clone()).or_default() += 1;
     }
-    let mut rejected = rejections(options, observed, &coverage);
+    let mut rejected = rejections(&plan.options, observed, &coverage);
     rejected.extend(observed.end_state.iter().cloned());
     Results {
-        mode: "local",
+        mode: plan.place.name(),
         seed,
         revision: revision(),
-        nodes: options.nodes,
+        nodes: plan.place.nodes(),
         workloads: work.workloads.iter().map(|workload| workload.name()).collect(),
         seconds: time.as_secs_f64(),
         done: count(End::Done),
@@ -197,33 +245,33 @@ fn results(
         recovery_ms: observed.recovery_ms,
         late_ms_max: observed.late_ms_max,
         coverage,
+        skipped: observed.skipped.clone(),
         faults: observed.faults.clone(),
         findings,
         unexpected: work.shared.unexpected(),
         sometimes: work.shared.sometimes(),
         rejected,
-        again: again(options, seed),
+        again: again(plan, &observed.modes, seed),
     }
 }
 
 /// Lets one fault after the other happen, each mode as often as any other.
 async fn break_things(
-    options: &Options,
+    (modes, time): (&[Mode], Duration),
     nemesis: &mut Nemesis<'_>,
     shared: &Arc<Shared>,
     rng: &mut SmallRng,
     progress: &ProgressBar,
 ) -> Vec<FaultWindow> {
     let begun = clock::monotonic();
-    let time = Duration::from_secs_f64(options.minutes * 60.0);
     let mut faults: Vec<FaultWindow> = Vec::new();
     let mut waiting: Vec<Mode> = Vec::new();
     while begun.elapsed() < time {
         if waiting.is_empty() {
-            waiting = options.modes();
+            waiting = modes.to_vec();
             waiting.shuffle(rng);
         }
-        let mode = waiting.pop().expect("there are modes");
+        let Some(mode) = waiting.pop() else { break };
         progress.set_message(format!(
             "{:.0} of {:.0} s: {}, fault {}; {} requests answered",
             begun.elapsed().as_secs_f64(),
@@ -232,14 +280,13 @@ async fn break_things(
             faults.len() + 1,
             shared.done(),
         ));
-        let mut start = 0;
-        let targets = nemesis.strike(mode, || start = shared.timer.now()).await;
-        let stop = shared.timer.now();
+        let Strike { targets, start, installed, stop } = nemesis.strike(mode).await;
         tokio::time::sleep(Duration::from_millis(rng.random_range(BREATH_MS))).await;
         faults.push(FaultWindow {
             mode: mode.name(),
             targets,
             start,
+            installed,
             stop,
             write_gap_ms: None,
             read_gap_ms: None,
@@ -247,7 +294,7 @@ async fn break_things(
     }
     for fault in &mut faults {
         let gap = |is_write| {
-            let answered = shared.answered_after(fault.start, is_write)?;
+            let answered = shared.answered_after(fault.installed, is_write)?;
             Some((answered - fault.start) / NANOS_PER_MILLI)
         };
         (fault.write_gap_ms, fault.read_gap_ms) = (gap(true), gap(false));
@@ -330,6 +377,9 @@ async fn end_state(cluster: &mut Cluster) -> Vec<String> {
             wrong.push(format!("node {node} has panicked: see its log"));
         }
     }
+    for (node, status) in cluster.ended_by_themselves() {
+        wrong.push(format!("node {node} has ended by itself: {status}"));
+    }
     let status = cluster.status().await;
     for group in &status.groups {
         let mut items = group.replicas.iter().map(|replica| replica.items);
@@ -352,7 +402,9 @@ fn rejections(
     observed: &Observed,
     coverage: &BTreeMap<String, u64>,
 ) -> Vec<String> {
-    let Observed { faults, samples, rate_before_faults, recovery_ms, failures, .. } = observed;
+    let Observed {
+        modes, skipped, faults, samples, rate_before_faults, recovery_ms, failures, ..
+    } = observed;
     let mut rejected = Vec::new();
     if *rate_before_faults < RATE_MIN {
         rejected.push(format!("{rate_before_faults:.0} requests a second are too few"));
@@ -367,12 +419,16 @@ fn rejections(
         let most = most.into_iter().take(FAILURES_SHOWN);
         rejected.extend(most.map(|(what, times)| format!("    {times} × {what}")));
     }
-    let missing = options.modes().into_iter().map(Mode::name);
+    let missing = modes.iter().map(|mode| mode.name());
     rejected.extend(
         missing
             .filter(|mode| !coverage.contains_key(mode))
             .map(|mode| format!("there was no time for {mode}: give it more --minutes")),
     );
+    if !options.nemesis.is_empty() {
+        let asked_for = skipped.iter();
+        rejected.extend(asked_for.map(|(mode, why)| format!("{mode} cannot be done here: {why}")));
+    }
     let has_writes = |fault: &FaultWindow| {
         samples.iter().any(|one| one.is_write && one.call < fault.stop && one.ret > fault.start)
     };
@@ -390,18 +446,23 @@ fn failing(results: &Results) -> Option<Vec<Operation>> {
     illegal?.lines().map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-fn directory(options: &Options, seed: u64) -> PathBuf {
-    options.output.join(format!("local-{seed}"))
+fn directory(plan: &Plan, seed: u64) -> PathBuf {
+    plan.options.output.join(format!("{}-{seed}", plan.place.name()))
 }
 
-fn again(options: &Options, seed: u64) -> String {
+fn again(plan: &Plan, modes: &[Mode], seed: u64) -> String {
+    let Plan { options, place, minutes, .. } = plan;
+    let place = match place {
+        Place::Local { nodes } => format!("local --nodes {nodes}"),
+        Place::Compose => "compose".to_string(),
+    };
     let kinds: Vec<String> = options.kinds().into_iter().map(Kind::option).collect();
-    let modes: Vec<String> = options.modes().into_iter().map(Mode::name).collect();
+    // What was asked for by name is asked for again, even if it cannot be done.
+    let modes = if options.nemesis.is_empty() { modes } else { &options.nemesis };
+    let modes: Vec<String> = modes.iter().map(|mode| mode.name()).collect();
     format!(
-        "cargo run --package ephemeris-cluster-tests --bin faults -- local --seed {seed} \
-         --minutes {} --nodes {} --pause-ms {} --workload {} --nemesis {}",
-        options.minutes,
-        options.nodes,
+        "cargo run --package ephemeris-cluster-tests --bin faults -- {place} --seed {seed} \
+         --minutes {minutes} --pause-ms {} --workload {} --nemesis {}",
         options.pause_ms,
         kinds.join(","),
         modes.join(",")

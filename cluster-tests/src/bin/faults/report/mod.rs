@@ -1,6 +1,8 @@
 //! What a run leaves behind: results for machines, pictures for people.
 
+mod gaps;
 mod latency;
+mod summary;
 mod timeline;
 
 use std::collections::BTreeMap;
@@ -13,8 +15,14 @@ use ephemeris_cluster_tests::history::{Nanos, Operation};
 use serde::Serialize;
 
 use crate::workload::{Finding, Outcome};
+use gaps::Gaps;
 use latency::latency_svg;
 use timeline::timeline_html;
+
+pub(crate) use summary::Summary;
+
+/// The file with every request for every key, and every fault.
+pub(crate) const HISTORY: &str = "history.jsonl";
 
 /// The harness may be late by so much: if it is later, it has measured itself.
 const LATE_MS_MAX: u64 = 200;
@@ -52,9 +60,12 @@ pub(crate) struct FaultWindow {
     pub(crate) mode: String,
     /// As `n1` or `n1>n3`.
     pub(crate) targets: Vec<String>,
+    /// Before anything was done, when something first was, and after all was put right.
     pub(crate) start: Nanos,
+    pub(crate) installed: Nanos,
     pub(crate) stop: Nanos,
-    /// From its start to the first write that was sent after it and acknowledged, in milliseconds.
+    /// From its start to the first write that was sent once it was there and acknowledged, in
+    /// milliseconds.
     pub(crate) write_gap_ms: Option<u64>,
     /// The same of reads.
     pub(crate) read_gap_ms: Option<u64>,
@@ -82,6 +93,8 @@ pub(crate) struct Results {
     pub(crate) late_ms_max: u64,
     /// How often each mode was installed.
     pub(crate) coverage: BTreeMap<String, u64>,
+    /// Modes that cannot be done here, and why.
+    pub(crate) skipped: BTreeMap<String, String>,
     pub(crate) faults: Vec<FaultWindow>,
     pub(crate) findings: Vec<Finding>,
     /// Answers that nobody should get.
@@ -105,21 +118,11 @@ impl Results {
     /// The table that ends a run.
     pub(crate) fn print(&self) {
         println!();
-        for (mode, times) in &self.coverage {
-            let gaps = |gap: fn(&FaultWindow) -> Option<u64>| {
-                let of_mode = self.faults.iter().filter(|fault| fault.mode == *mode);
-                let mut gaps: Vec<u64> = of_mode.filter_map(gap).collect();
-                gaps.sort_unstable();
-                match (gaps.get(gaps.len().saturating_sub(1) / 2), gaps.last()) {
-                    (Some(median), Some(worst)) => format!("{median} ms, worst {worst} ms"),
-                    _ => "none".to_string(),
-                }
-            };
-            println!(
-                "{mode:<18} {times:>4} ×   writes resume after {:<28} reads after {}",
-                gaps(|fault| fault.write_gap_ms),
-                gaps(|fault| fault.read_gap_ms)
-            );
+        for (mode, gaps) in Gaps::by_mode(&self.faults) {
+            println!("{mode:<18} {gaps}");
+        }
+        for (mode, why) in &self.skipped {
+            println!("skipped: {mode}: {why}");
         }
         println!();
         for Finding { property, checked, verdict } in &self.findings {
@@ -172,7 +175,7 @@ impl Results {
         let shown = failing.or(histories.first().map(Vec::as_slice)).unwrap_or_default();
         let key = shown.first().map_or("", |one| one.key.as_str());
         fs::write(directory.join("timeline.html"), timeline_html(key, shown, &self.faults))?;
-        let mut lines = std::io::BufWriter::new(fs::File::create(directory.join("history.jsonl"))?);
+        let mut lines = std::io::BufWriter::new(fs::File::create(directory.join(HISTORY))?);
         for operation in histories.iter().flatten() {
             serde_json::to_writer(&mut lines, operation)?;
             lines.write_all(b"\n")?;

@@ -309,6 +309,7 @@ pub(super) mod tests {
             mode: "slow & <odd>".to_owned(),
             targets,
             start,
+            installed: start,
             stop,
             write_gap_ms: None,
             read_gap_ms: None,

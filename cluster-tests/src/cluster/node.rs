@@ -1,0 +1,60 @@
+//! What every node can be told, whatever it runs in.
+
+use std::any::Any;
+use std::net::SocketAddr;
+use std::process::ExitStatus;
+
+/// Lines of a log shown when a test fails.
+const TAIL_LINES: usize = 60;
+
+/// Something a node cannot do without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resource {
+    /// Room for files.
+    Disk,
+    /// Memory.
+    Memory,
+}
+
+/// A node that may be running.
+pub(super) trait Node: Any + Send + Sync {
+    /// Where clients connect.
+    fn http(&self) -> SocketAddr;
+
+    /// Starts it over its data; the log goes on.
+    fn start(&mut self);
+
+    /// True until its end is seen.
+    fn is_running(&self) -> bool;
+
+    /// Ends it at once, and waits for its end.
+    fn kill(&mut self);
+
+    /// Sends it SIGTERM.
+    fn terminate(&self);
+
+    /// Stops it in its tracks.
+    fn pause(&self);
+
+    /// Lets it go on.
+    fn resume(&self);
+
+    /// How it ended, if it has.
+    fn try_wait(&mut self) -> Option<ExitStatus>;
+
+    /// Everything it has logged.
+    fn log(&self) -> String;
+
+    /// The last lines of its log.
+    fn log_tail(&self) -> String {
+        let log = self.log();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n")
+    }
+
+    /// Leaves it so little of something that it ends.
+    fn exhaust(&mut self, resource: Resource);
+
+    /// Gives it enough again.
+    fn relieve(&mut self, resource: Resource);
+}
