@@ -25,6 +25,8 @@ const KEYS: usize = 48;
 const IN_FLIGHT_MAX: usize = 6;
 /// Requests after which another key takes a key's place.
 const OPERATIONS_MAX: usize = 250;
+/// The same of requests of unknown outcome: each doubles what the checker may have to think through.
+const UNKNOWN_MAX: usize = 16;
 /// Logical partitions of a container.
 const PARTITION_KEYS: usize = 6;
 /// Etags that are remembered of a key.
@@ -47,6 +49,14 @@ struct Key {
     etags: VecDeque<(String, u64)>,
     in_flight: usize,
     operations: usize,
+    unknown: usize,
+}
+
+impl Key {
+    /// True if another one is to take its place.
+    fn is_worn_out(&self) -> bool {
+        self.operations >= OPERATIONS_MAX || self.unknown >= UNKNOWN_MAX
+    }
 }
 
 struct Keys {
@@ -84,17 +94,18 @@ impl Keys {
             etags: VecDeque::new(),
             in_flight: 0,
             operations: 0,
+            unknown: 0,
         }
     }
 
     /// A key that is not too busy, with a version that was seen of it.
     fn choose(&mut self, hand: &mut Hand) -> Option<Chosen> {
         let slot = hand.rng.random_range(0..self.used.len());
-        if self.used[slot].operations >= OPERATIONS_MAX && self.used[slot].in_flight == 0 {
+        if self.used[slot].is_worn_out() && self.used[slot].in_flight == 0 {
             self.used[slot] = self.new_key();
         }
         let key = &mut self.used[slot];
-        if key.in_flight >= IN_FLIGHT_MAX || key.operations >= OPERATIONS_MAX {
+        if key.in_flight >= IN_FLIGHT_MAX || key.is_worn_out() {
             return None;
         }
         key.in_flight += 1;
@@ -230,6 +241,7 @@ impl Register {
             keys.remember(chosen, etag, serial);
         }
         if let Some(outcome) = outcome {
+            keys.used[chosen.slot].unknown += usize::from(outcome == Saw::Unknown);
             let operation = operation(hand, &asked, &chosen.name, action, outcome);
             keys.record(chosen.container, operation);
         }
@@ -257,7 +269,7 @@ impl Register {
             let keys = locked(&self.keys);
             let asked = keys.used.iter().filter(|key| {
                 let is_asked = partition_key.as_ref().is_none_or(|asked| *asked == key.partition);
-                key.container == at && is_asked && key.operations < OPERATIONS_MAX
+                key.container == at && is_asked && !key.is_worn_out()
             });
             asked.map(|key| (key.name.clone(), key.container)).collect()
         };
