@@ -104,21 +104,6 @@ fn table_options(cache: &Cache, options: RocksOptions, table: Table) -> Options 
     family
 }
 
-/// The changes in the order of their keys, which RocksDB takes in faster; as they are where that would make
-/// a difference.
-fn in_order_of_keys(batch: &Batch) -> Vec<Change<'_>> {
-    let mut changes: Vec<Change<'_>> = batch.changes().collect();
-    let is_range = |change: &Change<'_>| matches!(change, Change::DeleteRange(..));
-    if !changes.iter().any(is_range) {
-        // Stable: of two changes of one key the later one counts.
-        changes.sort_by_key(|change| match change {
-            Change::Put(table, key, _) | Change::Delete(table, key) => (*table as u8, *key),
-            Change::DeleteRange(table, start, _) => (*table as u8, *start),
-        });
-    }
-    changes
-}
-
 /// True for the tables of entries that lead from values to items.
 ///
 /// A range may take a whole generation of them, never a part of one value's: a scan of one value goes by
@@ -249,7 +234,7 @@ impl Engine for RocksEngine {
         let mut changes = WriteBatch::with_capacity_bytes(batch.bytes());
         let families = Table::ALL.map(|table| family(&self.db, table));
         let family = |table: Table| families[table as usize];
-        for change in in_order_of_keys(&batch) {
+        for change in batch.changes() {
             match change {
                 Change::Put(table, key, value) => changes.put_cf(family(table), key, value),
                 Change::Delete(table, key) => changes.delete_cf(family(table), key),
