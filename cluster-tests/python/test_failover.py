@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 from azure.core.exceptions import AzureError
-from azure.cosmos import CosmosClient
+from azure.cosmos import CosmosClient, PartitionKey
 from azure.cosmos.exceptions import CosmosHttpResponseError, CosmosResourceNotFoundError
 
 import cluster
@@ -257,6 +257,103 @@ def test_the_pages_of_a_query_go_on_where_they_were(make_container, nodes, text)
             found += rows
     ordered = list(reversed(range(100)))
     assert (found if "ORDER BY" in text else sorted(found, reverse=True)) == ordered
+
+
+def test_prefixes_of_hierarchical_keys_show_all_that_was_acknowledged(make_container, nodes):
+    container = make_container(PartitionKey(["/tenant", "/user"], kind="MultiHash"))
+
+    def create(writer, number):
+        container.create_item({"id": str(number), "tenant": f"t{writer}", "user": f"u{number % 5}"})
+
+    load = load_through_a_leaders_death(nodes, container, create)
+    for tenant in range(WRITERS):
+        found = container.query_items("SELECT * FROM c", partition_key=[f"t{tenant}"])
+        present = {int(item["id"]) for item in found}
+        acknowledged = {number for writer, number in load.acknowledged if writer == tenant}
+        failed = {number for writer, number in load.failed if writer == tenant}
+        assert acknowledged <= present <= acknowledged | failed
+
+
+def test_a_session_reads_its_own_writes(make_container, nodes):
+    container = make_container(offer_throughput=12000)  # two partitions
+
+    def write_and_read(writer, number):
+        written = {"id": str(writer), "pk": f"p{writer}", "n": number}
+        container.upsert_item(written)
+        try:
+            found = container.read_item(str(writer), f"p{writer}")["n"]
+        except CosmosResourceNotFoundError:
+            found = None
+        if found != number:
+            others.append((writer, found, number))
+
+    others = []
+    load = load_through_a_leaders_death(nodes, container, write_and_read)
+    # A write that has failed may land after the next one.
+    stale = [(*found, wanted) for *found, wanted in others if tuple(found) not in load.failed]
+    assert not stale, f"a session does not see what it wrote: {stale[:5]}"
+
+
+def test_the_feed_of_all_versions_tells_each_expiry_once(make_container, nodes):
+    mode = "AllVersionsAndDeletes"
+    container = make_container(change_feed_policy={"retentionDuration": 10}, default_ttl=-1)
+    database, name = names_of(container)
+    # The tag is found at the client that got it last: no writer uses this one.
+    reader = connect().get_database_client(database).get_container_client(name)
+
+    def read_feed(**where):
+        changes = list(reader.query_items_change_feed(mode=mode, **where))
+        return changes, reader.client_connection.last_response_headers["etag"]
+
+    def create(writer, number):
+        container.create_item({"id": f"{writer}-{number}", "pk": f"p{number % 7}", "ttl": 2})
+
+    _, start = until_done(read_feed)
+    load = load_through_a_leaders_death(nodes, container, create)
+    created = {f"{writer}-{number}" for writer, number in load.acknowledged}
+    ends = Counter()
+
+    def all_have_ended():
+        changes, _ = until_done(lambda: read_feed(continuation=start))
+        metadata = [change["metadata"] for change in changes]
+        expiries = [one for one in metadata if one.get("timeToLiveExpired")]
+        ends.clear()
+        ends.update(one["id"] for one in expiries)
+        assert len(expiries) == sum(one["operationType"] == "delete" for one in metadata)
+        return created <= set(ends)
+
+    wait_for(all_have_ended)
+    assert set(ends.values()) == {1}, "an expiry was told twice"
+    assert len(ends) <= len(load.acknowledged) + len(load.failed)
+    wait_for(lambda: not list(container.read_all_items()))
+
+
+def test_what_is_deleted_with_its_partition_key_stays_away(make_container, nodes):
+    container = make_container()
+    with ThreadPoolExecutor(WRITERS) as pool:
+        items = ({"id": str(n), "pk": f"p{n % 2}"} for n in range(400))
+        list(pool.map(container.create_item, items))
+    until_done(lambda: container.delete_all_items_by_partition_key("p0"))
+    # Removing the rows has hardly begun.
+    with leader_killed(nodes, container) as leader:
+        alive = next(url for node, url in nodes.urls.items() if node != leader)
+        left = until_done(lambda: seen_by(alive, container))
+        assert {item["pk"] for item in left} == {"p1"} and len(left) == 200
+        until_done(lambda: container.upsert_item({"id": "0", "pk": "p0"}))
+    for url in nodes.urls.values():
+        assert Counter(item["pk"] for item in seen_by(url, container)) == {"p0": 1, "p1": 200}
+
+
+def test_an_offer_is_replaced_while_a_leader_is_dead(make_container, nodes):
+    container = make_container(offer_throughput=600)
+    with leader_killed(nodes, container):
+        until_done(lambda: container.replace_throughput(800))
+        assert until_done(container.get_throughput).offer_throughput == 800
+    for url in nodes.urls.values():
+        with connect(url) as client:
+            database, name = names_of(container)
+            there = client.get_database_client(database).get_container_client(name)
+            assert there.get_throughput().offer_throughput == 800
 
 
 def take_away(user):
