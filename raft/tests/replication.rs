@@ -145,7 +145,7 @@ fn a_leader_that_hears_nobody_gives_way() {
             cluster.upsert(leader, "a", 1).await.ok()
         });
         others.await;
-        // Without that it would be a lease of silence more: as long as it is answered it is heard.
+        // The others hear its heartbeats for a while yet: without its help they would take longer.
         let limit = options.election_max + options.election_min + options.heartbeat * 2;
         assert!(deaf.elapsed() < limit, "it took {:?}", deaf.elapsed());
         busy.abort();
