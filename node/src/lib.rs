@@ -1,5 +1,8 @@
 //! The process: gateway, partitions, placement, transport, configuration, metrics.
 
+// Futures of requests lie many deep in one another.
+#![recursion_limit = "256"]
+
 mod admin;
 pub mod cli;
 mod clock;

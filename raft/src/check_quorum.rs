@@ -9,7 +9,7 @@ use std::time::Duration;
 use ephemeris_store::ids::{GroupId, ReplicaId};
 use openraft::alias::WatchReceiverOf;
 use openraft::async_runtime::watch::WatchReceiver as _;
-use openraft::metrics::{RaftMetrics, SerdeInstant};
+use openraft::metrics::{RaftMetrics, RaftServerMetrics, SerdeInstant};
 use openraft::{AsyncRuntime as _, ServerState};
 use tokio::time::sleep;
 use tracing::info;
@@ -21,7 +21,10 @@ use crate::wire::{Envelope, Request};
 
 /// Watches over one replica of a group.
 pub(crate) struct CheckQuorum {
+    /// To be looked at now and then: they change with every entry.
     pub(crate) metrics: WatchReceiverOf<TypeConfig, RaftMetrics<TypeConfig>>,
+    /// Those of them that change with leadership.
+    pub(crate) server: WatchReceiverOf<TypeConfig, RaftServerMetrics<TypeConfig>>,
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) group: GroupId,
     pub(crate) me: ReplicaId,
@@ -46,12 +49,10 @@ impl CheckQuorum {
     /// Returns when this replica leads; none when it has stopped.
     async fn await_leadership(&mut self) -> Option<()> {
         loop {
-            let metrics = self.metrics.borrow_and_update().clone();
-            metrics.running_state.ok()?;
-            if metrics.state == ServerState::Leader {
+            if self.server.borrow_and_update().state == ServerState::Leader {
                 return Some(());
             }
-            self.metrics.changed().await.ok()?;
+            self.server.changed().await.ok()?;
         }
     }
 

@@ -23,11 +23,10 @@ use tracing::{debug, info};
 use crate::check_quorum::CheckQuorum;
 use crate::log_store::LogStore;
 use crate::network::Network;
+use crate::proposals::Proposals;
 use crate::router::{Inbound, Router};
 use crate::snapshot::{Offers, ResumeError, SnapshotStore};
-use crate::state_machine::{
-    Durable, RaftSnapshot, SnapshotData, StateMachine, command, snapshot_meta,
-};
+use crate::state_machine::{Durable, RaftSnapshot, SnapshotData, StateMachine, snapshot_meta};
 use crate::storage::Storage;
 use crate::transport::Transport;
 use crate::types::{
@@ -186,6 +185,7 @@ pub struct GroupStatus {
 /// A handle to a running replica. Clones share it.
 pub struct Group<M: Machine> {
     raft: Raft<TypeConfig, StateMachine<M>>,
+    proposals: Proposals<M>,
     machine: Arc<M>,
     id: GroupId,
     replica: ReplicaId,
@@ -202,6 +202,7 @@ impl<M: Machine> Clone for Group<M> {
     fn clone(&self) -> Self {
         Self {
             raft: self.raft.clone(),
+            proposals: self.proposals.clone(),
             machine: self.machine.clone(),
             id: self.id,
             replica: self.replica,
@@ -256,6 +257,7 @@ impl<M: Machine> Group<M> {
             .await
             .map_err(|error| failed(error.to_string()))?;
         let handle = Self {
+            proposals: Proposals::new(raft.clone()),
             raft,
             machine,
             id: group,
@@ -271,6 +273,7 @@ impl<M: Machine> Group<M> {
         handle.raft.run();
         let check = CheckQuorum {
             metrics: handle.raft.metrics(),
+            server: handle.raft.server_metrics(),
             transport,
             group,
             me: replica,
@@ -323,17 +326,10 @@ impl<M: Machine> Group<M> {
     ///
     /// Dropping the future does not take the command back.
     pub async fn propose(&self, encoded: Vec<u8>) -> Result<M::Outcome, ProposeError> {
-        match self.raft.client_write(command(encoded)).await {
-            Ok(response) => {
-                let outcome = response.data.0.expect("commands have outcomes");
-                let outcome = outcome.downcast::<M::Outcome>();
-                Ok(*outcome.expect("the machine answers with its own outcome"))
-            }
-            Err(RaftError::APIError(ClientWriteError::ForwardToLeader(forward))) => {
-                Err(ProposeError::NotLeader { leader: forward.leader_id })
-            }
-            Err(error) => Err(ProposeError::Unknown(error.to_string())),
-        }
+        let stopped = |_| ProposeError::Unknown("the replica has stopped".to_string());
+        let answer = self.proposals.propose(encoded).await.map_err(stopped)??;
+        let outcome = answer.0.expect("commands have outcomes").downcast::<M::Outcome>();
+        Ok(*outcome.expect("the machine answers with its own outcome"))
     }
 
     /// Returns when everything that was committed before the call is applied here, and this replica
@@ -411,14 +407,12 @@ impl<M: Machine> Group<M> {
     /// Waits until the replica has stopped; returns why. If nobody called `stop`, storage has failed or
     /// an invariant is broken.
     pub async fn stopped(&self) -> String {
-        let mut metrics = self.raft.metrics();
-        loop {
-            if let Err(fatal) = &metrics.borrow_and_update().running_state {
-                return fatal.to_string();
-            }
-            if metrics.changed().await.is_err() {
-                return "openraft has panicked".to_string();
-            }
+        // They end with the replica; the metrics that tell why change with every entry, and would wake us.
+        let mut server = self.raft.server_metrics();
+        while server.changed().await.is_ok() {}
+        match &self.raft.metrics().borrow_watched().running_state {
+            Err(fatal) => fatal.to_string(),
+            Ok(()) => "openraft has panicked".to_string(),
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! openraft decides; it is named in this crate only, behind `Group`. The way of one proposal:
 //!
-//! 1. `Group::propose` hands an encoded command to openraft, which batches what comes together.
+//! 1. `Group::propose` hands an encoded command to `proposals`, which gathers what comes together.
 //! 2. `log_store` appends to the node's `wal`, one sync for all groups, while `network` carries the
 //!    same entries to the followers, who do likewise.
 //! 3. Once a majority has them on disk they are committed; `state_machine` applies them to the
@@ -15,6 +15,7 @@ pub mod disk;
 mod group;
 mod log_store;
 mod network;
+mod proposals;
 mod router;
 mod runtime;
 mod snapshot;

@@ -10,9 +10,8 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bytes::Bytes;
 use ephemeris_store::engine::Fault;
-use ephemeris_store::machine::{Entry, LogId, Machine, Progress};
+use ephemeris_store::machine::{Entry, Machine, Progress};
 use futures_util::{Stream, StreamExt as _};
 use openraft::OptionalSend;
 use openraft::storage::{
@@ -111,27 +110,25 @@ pub(crate) fn snapshot_meta(progress: &Progress) -> io::Result<RaftSnapshotMeta>
 type Waiting = Option<ApplyResponder<TypeConfig>>;
 
 fn apply_batch<M: Machine>(machine: &M, batch: Vec<(LogEntry, Waiting)>) -> Result<(), io::Error> {
-    for (LogEntry { id, payload }, waiting) in batch {
-        let outcome = apply_one(machine, id, &payload).map_err(|fault| storage_error(&fault))?;
+    let (entries, waiting): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
+    let mut entries = entries.iter().map(|LogEntry { id, payload }| (*id, entry_of(payload)));
+    let mut waiting = waiting.into_iter();
+    let mut answer = |outcome: Option<M::Outcome>| {
+        let waiting: Waiting = waiting.next().expect("each entry is answered once");
         if let Some(waiting) = waiting {
             let outcome = outcome.map(|outcome| Box::new(outcome) as Box<dyn Any + Send + Sync>);
             waiting.send(Answer(outcome));
         }
-    }
-    Ok(())
+    };
+    machine.apply_all(&mut entries, &mut answer).map_err(|fault| storage_error(&fault))
 }
 
-fn apply_one<M: Machine>(
-    machine: &M,
-    id: LogId,
-    payload: &Payload,
-) -> Result<Option<M::Outcome>, Fault> {
-    let entry = match payload {
+fn entry_of(payload: &Payload) -> Entry<'_> {
+    match payload {
         Payload::Blank => Entry::Blank,
         Payload::Membership(members) => Entry::Membership(members),
         Payload::Command(command) => Entry::Command(command),
-    };
-    machine.apply(id, entry)
+    }
 }
 
 impl<M: Machine> RaftStateMachine<TypeConfig> for StateMachine<M> {
@@ -203,9 +200,4 @@ impl RaftSnapshotBuilder<TypeConfig> for MarkBuilder {
         let meta = snapshot_meta(&self.0.get())?;
         Ok(RaftSnapshot { meta, snapshot: SnapshotData::Mark })
     }
-}
-
-/// A command ready for Raft.
-pub(crate) fn command(bytes: Vec<u8>) -> crate::types::Command {
-    crate::types::Command(Bytes::from(bytes))
 }

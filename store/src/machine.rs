@@ -72,6 +72,19 @@ pub trait Machine: Send + Sync + 'static {
     /// A fault stops the replica: it is never an answer and the entry is never skipped.
     fn apply(&self, position: LogId, entry: Entry<'_>) -> Result<Option<Self::Outcome>, Fault>;
 
+    /// Applies entries that follow one another, as `apply` does one by one; some of them may be written
+    /// together. Each is answered, in order, when what it changed can be read.
+    fn apply_all<'a>(
+        &self,
+        entries: &mut dyn Iterator<Item = (LogId, Entry<'a>)>,
+        answer: &mut dyn FnMut(Option<Self::Outcome>),
+    ) -> Result<(), Fault> {
+        for (position, entry) in entries {
+            answer(self.apply(position, entry)?);
+        }
+        Ok(())
+    }
+
     /// The rows that are this machine's state, `Table::Meta` apart.
     fn ranges(&self) -> Vec<KeyRange>;
 

@@ -1,9 +1,11 @@
 //! What a replica says it has, it still has after a loss of power.
 
 use bytes::Bytes;
-use ephemeris_store::catalog::Catalog;
+use ephemeris_store::catalog::{Catalog, CatalogCommand, CatalogProposal};
+use ephemeris_store::codec;
 use ephemeris_store::engine::{Engine as _, MemoryEngine};
 use ephemeris_store::machine::Entry;
+use ephemeris_store::time::{ClockInterval, Millis};
 use tokio::time::{sleep, timeout};
 
 use super::*;
@@ -127,5 +129,35 @@ fn a_snapshot_that_counts_as_installed_is_durable() {
         assert_eq!(group.install_snapshot(vote, &progress).await, Ok(vote));
         disks.engine.crash();
         assert_eq!(disks.catalog().progress().applied, progress.applied);
+    });
+}
+
+/// Two batches are under way at a time, and the rest goes together in the next one; but nobody waits for a
+/// disk that is slow.
+#[test]
+fn what_comes_meanwhile_goes_together_and_waits_for_no_slow_disk() {
+    simulate(1, async {
+        let (disks, sync_time) = (Disks::default(), SyncTime::from(Duration::from_millis(1)));
+        let group = disks.start(sync_time.clone()).await;
+        group.form(&[me()]).await.unwrap();
+        settle(&group).await;
+        sync_time.set(Duration::from_secs(1));
+        let command = CatalogCommand::ForgetNode { node: NodeId(9) };
+        let proposal = CatalogProposal { now: ClockInterval::exact(Millis(1)), command };
+        let encoded = codec::encode(&proposal);
+        let logged = || group.last_logged().unwrap().index;
+        let before = logged();
+        let mut outcomes = Vec::new();
+        for _ in 0..10 {
+            let (group, encoded) = (group.clone(), encoded.clone());
+            outcomes.push(tokio::task::spawn_local(async move { group.propose(encoded).await }));
+            sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(logged(), before + 2, "one each");
+        sleep(Duration::from_millis(20)).await;
+        assert_eq!(logged(), before + 10);
+        for outcome in outcomes {
+            outcome.await.unwrap().unwrap();
+        }
     });
 }

@@ -40,6 +40,10 @@ impl Default for RocksOptions {
 /// of a sweep.
 const FLUSHES_PER_COMPACTION: i32 = 8;
 
+/// The filter of what was written lately, as a part of its memory: ten bits for each of its items, and more
+/// if they are large.
+const MEMTABLE_FILTER_RATIO: f64 = 0.01;
+
 /// Bytes of the item number at the end of each index entry.
 const NUMBER_BYTES: usize = size_of::<ItemNumber>();
 
@@ -98,6 +102,11 @@ fn table_options(cache: &Cache, options: RocksOptions, table: Table) -> Options 
     // What was just flushed is soon compacted: compressing it would be work for little.
     family.set_compression_per_level(&[DBCompressionType::None, DBCompressionType::Lz4]);
     family.set_level_compaction_dynamic_level_bytes(true);
+    if table == Table::Items {
+        // A write looks first whether its item is there, and mostly it is not.
+        family.set_memtable_whole_key_filtering(true);
+        family.set_memtable_prefix_bloom_ratio(MEMTABLE_FILTER_RATIO);
+    }
     if ends_with_number(table) {
         family.set_prefix_extractor(SliceTransform::create("value", without_number, None));
     }

@@ -45,7 +45,7 @@ impl EntryChanges {
     }
 
     /// Writes what they come to, in the order of keys.
-    pub(crate) fn finish(mut self, batch: &mut Batch) {
+    pub(crate) fn finish(&mut self, batch: &mut Batch) {
         let bytes = &self.bytes;
         let key = |change: &Change| &bytes[change.start..change.end];
         // Changes of one entry keep their order.
@@ -59,11 +59,12 @@ impl EntryChanges {
                 last.write(bytes, batch);
             }
         }
+        self.clear();
     }
 
     /// The keys that are put, in order.
     #[cfg(test)]
-    pub(super) fn into_keys(self) -> Vec<Vec<u8>> {
+    pub(super) fn into_keys(mut self) -> Vec<Vec<u8>> {
         let mut batch = Batch::default();
         self.finish(&mut batch);
         let put = |change| {

@@ -1,9 +1,10 @@
 //! Applying log entries: the only place where items change.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::unique::UniqueChanges;
-use super::{Cleared, Partition, PartitionState, Shared};
+use super::{Cleared, Partition, PartitionState};
 use crate::charge::Charge;
 use crate::codec;
 use crate::command::{
@@ -22,7 +23,11 @@ use crate::patch::{PatchFailure, PatchRequest};
 use crate::time::Seconds;
 use crate::ttl::{ItemTtl, TtlField};
 
-/// An entry being applied: a copy of the state, and the changes so far.
+/// Changes of neighbouring writes are gathered into one engine batch until they have this size: readers
+/// wait as long as it is written.
+const BATCH_BYTES_TARGET: usize = 256 << 10;
+
+/// Entries being applied: a copy of the state, and the changes so far.
 pub(super) struct Draft<'p> {
     pub(super) partition: &'p Partition,
     pub(super) state: PartitionState,
@@ -35,12 +40,21 @@ pub(super) struct Draft<'p> {
     /// Changes of entries of unique keys, for the later writes of this entry to see.
     pub(super) unique: UniqueChanges,
     pub(super) lsn: Lsn,
+    /// Where the changes of the entry begin in the batch, behind those of the entries before it.
+    begun: usize,
+    /// What the entries answer.
+    outcomes: Vec<Option<Outcome>>,
+    /// No further entry shares the batch.
+    is_full: bool,
+    membership: Option<Membership>,
     /// The earliest expiry among the items written.
     due: Option<Seconds>,
     /// What deleting the items that were swept would have cost a user.
     pub(super) swept: Charge,
     /// What the writes of this entry did so far, for the later ones to see.
     touched: Vec<(ItemKey, Option<Item>)>,
+    /// What the entries before it did, as far as it is in the same batch.
+    written: BTreeMap<ItemKey, Option<Item>>,
     /// How many changes this entry has recorded.
     pub(super) recorded: u16,
 }
@@ -59,47 +73,70 @@ enum Step {
     LookAway(Stamp),
 }
 
+/// An entry, decoded.
+enum Task<'a> {
+    Blank,
+    Membership(&'a [u8]),
+    Command(Proposal),
+}
+
+impl<'a> Task<'a> {
+    fn decode(entry: Entry<'a>) -> Result<Self, Fault> {
+        Ok(match entry {
+            Entry::Blank => Task::Blank,
+            Entry::Membership(members) => Task::Membership(members),
+            Entry::Command(bytes) => {
+                let proposal: Proposal =
+                    codec::decode(bytes).map_err(|error| Fault::corrupt("log entry", error))?;
+                if !proposal.now.is_valid() {
+                    let reason = "a clock interval that ends before it starts";
+                    return Err(Fault::corrupt("log entry", reason));
+                }
+                Task::Command(proposal)
+            }
+        })
+    }
+
+    /// True if it reads nothing but what a draft remembers of the entries before it, so that it may share
+    /// their batch.
+    fn writes_items(&self) -> bool {
+        match self {
+            Task::Command(proposal) => matches!(proposal.command, Command::Write(_)),
+            Task::Blank | Task::Membership(_) => false,
+        }
+    }
+}
+
 impl Partition {
-    pub(super) fn apply_entry(
+    /// Applies entries in order. Neighbouring writes share an engine batch, which changes nothing but its
+    /// price: their rows, stamps and digest are those of each one by itself.
+    pub(super) fn apply_entries<'a>(
         &self,
-        position: LogId,
-        entry: Entry<'_>,
-    ) -> Result<Option<Outcome>, Fault> {
-        let Shared { state, index, unique_keys, cleared, .. } = self.read_shared().clone();
-        machine::assert_next(state.applied, position);
-        let mut draft = Draft {
-            partition: self,
-            state,
-            index,
-            unique_keys,
-            cleared,
-            batch: Batch::default(),
-            entries: EntryChanges::default(),
-            unique: UniqueChanges::default(),
-            lsn: Lsn(position.index),
-            due: None,
-            swept: Charge::ZERO,
-            touched: Vec::new(),
-            recorded: 0,
-        };
-        draft.state.applied = Some(position);
-        let (effect, membership) = match entry {
-            Entry::Blank => (None, None),
-            Entry::Membership(members) => (None, Some(draft.set_membership(position, members))),
-            Entry::Command(bytes) => (Some(draft.carry_out(bytes)?), None),
-        };
-        self.publish(draft, membership)?;
-        Ok(effect.map(|effect| Outcome { lsn: Lsn(position.index), effect }))
+        entries: &mut dyn Iterator<Item = (LogId, Entry<'a>)>,
+        answer: &mut dyn FnMut(Option<Outcome>),
+    ) -> Result<(), Fault> {
+        let mut draft = None;
+        for (position, entry) in entries {
+            let task = Task::decode(entry)?;
+            let stands_alone = !task.writes_items();
+            if let Some(done) = draft.take_if(|draft: &mut Draft<'_>| stands_alone || draft.is_full)
+            {
+                self.publish(done, answer)?;
+            }
+            let draft = draft.get_or_insert_with(|| Draft::new(self));
+            draft.apply(position, task)?;
+            draft.is_full = stands_alone || draft.batch.bytes() >= BATCH_BYTES_TARGET;
+        }
+        draft.map_or(Ok(()), |done| self.publish(done, answer))
     }
 
     /// Writes the batch and the state as one step for every reader.
-    fn publish(&self, draft: Draft<'_>, membership: Option<Membership>) -> Result<(), Fault> {
-        let Draft {
-            mut state, index, unique_keys, cleared, mut batch, entries, unique, due, ..
-        } = draft;
-        unique.finish(&mut batch);
-        entries.finish(&mut batch);
-        state.digest = batch.digest(state.digest);
+    fn publish(
+        &self,
+        draft: Draft<'_>,
+        answer: &mut dyn FnMut(Option<Outcome>),
+    ) -> Result<(), Fault> {
+        let Draft { state, index, unique_keys, cleared, mut batch, .. } = draft;
         machine::put_meta(&mut batch, self.spec.group, MetaTag::State, &state);
         let mut shared = self.write_shared();
         self.engine.write(batch)?;
@@ -107,28 +144,71 @@ impl Partition {
         shared.index = index;
         shared.unique_keys = unique_keys;
         shared.cleared = cleared;
-        self.due.note(due);
-        if membership.is_some() {
-            shared.membership = membership;
+        self.due.note(draft.due);
+        if draft.membership.is_some() {
+            shared.membership = draft.membership;
         }
+        drop(shared);
+        draft.outcomes.into_iter().for_each(answer);
         Ok(())
     }
 }
 
-impl Draft<'_> {
-    fn set_membership(&mut self, position: LogId, members: &[u8]) -> Membership {
+impl<'p> Draft<'p> {
+    fn new(partition: &'p Partition) -> Self {
+        let shared = partition.read_shared();
+        Self {
+            partition,
+            state: shared.state,
+            index: shared.index.clone(),
+            unique_keys: shared.unique_keys.clone(),
+            cleared: shared.cleared.clone(),
+            lsn: shared.state.lsn(),
+            batch: Batch::default(),
+            entries: EntryChanges::default(),
+            unique: UniqueChanges::default(),
+            begun: 0,
+            outcomes: Vec::new(),
+            is_full: false,
+            membership: None,
+            due: None,
+            swept: Charge::ZERO,
+            touched: Vec::new(),
+            written: BTreeMap::new(),
+            recorded: 0,
+        }
+    }
+
+    fn apply(&mut self, position: LogId, task: Task<'_>) -> Result<(), Fault> {
+        machine::assert_next(self.state.applied, position);
+        self.state.applied = Some(position);
+        self.lsn = Lsn(position.index);
+        (self.begun, self.recorded) = (self.batch.bytes(), 0);
+        let effect = match task {
+            Task::Blank => None,
+            Task::Membership(members) => {
+                self.set_membership(position, members);
+                None
+            }
+            Task::Command(proposal) => Some(self.carry_out(proposal)?),
+        };
+        self.unique.finish(&mut self.batch);
+        self.entries.finish(&mut self.batch);
+        self.state.digest = self.batch.digest(self.begun, self.state.digest);
+        self.written.extend(self.touched.drain(..));
+        self.outcomes.push(effect.map(|effect| Outcome { lsn: self.lsn, effect }));
+        Ok(())
+    }
+
+    fn set_membership(&mut self, position: LogId, members: &[u8]) {
         let membership = Membership { log_id: Some(position), members: members.to_vec() };
         let group = self.partition.spec.group;
         machine::put_meta(&mut self.batch, group, MetaTag::Membership, &membership);
-        membership
+        self.membership = Some(membership);
     }
 
-    fn carry_out(&mut self, bytes: &[u8]) -> Result<CommandEffect, Fault> {
-        let Proposal { now, vouchers, command } =
-            codec::decode(bytes).map_err(|error| Fault::corrupt("log entry", error))?;
-        if !now.is_valid() {
-            return Err(Fault::corrupt("log entry", "a clock interval that ends before it starts"));
-        }
+    fn carry_out(&mut self, proposal: Proposal) -> Result<CommandEffect, Fault> {
+        let Proposal { now, vouchers, command } = proposal;
         self.state.ttl.advance(now, vouchers.as_ref());
         match command {
             Command::Write(writes) => self.write(writes).map(CommandEffect::Write),
@@ -159,9 +239,10 @@ impl Draft<'_> {
                 Ok(one) => written.push(one),
                 Err((refusal, charge)) => {
                     self.state = before;
-                    self.batch = Batch::default();
+                    self.batch.truncate(self.begun);
                     self.entries.clear();
-                    self.unique = UniqueChanges::default();
+                    self.unique.take_back();
+                    self.touched.clear();
                     self.recorded = 0;
                     let spent: Charge = written.iter().map(|one: &Written| one.charge).sum();
                     return Ok(Err(Refused { operation, refusal, charge: spent + charge }));
@@ -321,9 +402,12 @@ impl Draft<'_> {
         }
     }
 
-    /// The version with rows, dead or alive, as the earlier writes of this entry left it.
+    /// The version with rows, dead or alive, as the writes before this one left it.
     pub(super) fn stored(&self, key: &ItemKey) -> Result<Option<Item>, Fault> {
         if let Some((_, item)) = self.touched.iter().rev().find(|(touched, _)| touched == key) {
+            return Ok(item.clone());
+        }
+        if let Some(item) = self.written.get(key) {
             return Ok(item.clone());
         }
         let row = self.partition.engine.get(Table::Items, &self.partition.keys.item(key))?;

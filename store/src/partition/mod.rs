@@ -211,7 +211,17 @@ impl Machine for Partition {
     }
 
     fn apply(&self, position: LogId, entry: Entry<'_>) -> Result<Option<Self::Outcome>, Fault> {
-        self.apply_entry(position, entry)
+        let mut outcome = None;
+        self.apply_all(&mut std::iter::once((position, entry)), &mut |found| outcome = found)?;
+        Ok(outcome)
+    }
+
+    fn apply_all<'a>(
+        &self,
+        entries: &mut dyn Iterator<Item = (LogId, Entry<'a>)>,
+        answer: &mut dyn FnMut(Option<Self::Outcome>),
+    ) -> Result<(), Fault> {
+        self.apply_entries(entries, answer)
     }
 
     fn ranges(&self) -> Vec<KeyRange> {

@@ -19,24 +19,42 @@ use crate::indexing::{ChangeKind, UniqueEntry, UniqueKeys};
 use crate::item::ItemKey;
 use crate::machine::{self, MetaTag};
 
-/// What becomes of entries while a log entry is applied: the item that each leads to then, if any.
+/// What becomes of entries while log entries are applied: the item that each leads to then, if any.
 #[derive(Debug, Default)]
-pub(super) struct UniqueChanges(BTreeMap<Vec<u8>, Option<ItemKey>>);
+pub(super) struct UniqueChanges {
+    /// By the log entries that are finished, as far as they share a batch.
+    before: BTreeMap<Vec<u8>, Option<ItemKey>>,
+    /// By the one that is being applied.
+    now: BTreeMap<Vec<u8>, Option<ItemKey>>,
+}
 
 impl UniqueChanges {
-    /// Writes them, in the order of keys.
-    pub(super) fn finish(self, batch: &mut Batch) {
-        for (key, item) in self.0 {
+    /// Writes those of the log entry, in the order of keys.
+    pub(super) fn finish(&mut self, batch: &mut Batch) {
+        for (key, item) in &self.now {
             match item {
-                Some(item) => batch.put(Table::Unique, &key, item.as_bytes()),
-                None => batch.delete(Table::Unique, &key),
+                Some(item) => batch.put(Table::Unique, key, item.as_bytes()),
+                None => batch.delete(Table::Unique, key),
             }
         }
+        self.before.append(&mut self.now);
     }
 
+    /// Forgets those of the log entry.
+    pub(super) fn take_back(&mut self) {
+        self.now.clear();
+    }
+
+    fn set(&mut self, key: Vec<u8>, item: Option<ItemKey>) {
+        self.now.insert(key, item);
+    }
+
+    /// Changes among some rows, later ones last.
     fn of(&self, rows: &KeyRange) -> impl Iterator<Item = (&Vec<u8>, &Option<ItemKey>)> {
-        let is_inside = |key: &Vec<u8>| rows.end.as_ref().is_none_or(|end| key < end);
-        self.0.range(rows.start.clone()..).take_while(move |(key, _)| is_inside(key))
+        [&self.before, &self.now].into_iter().flat_map(|changes| {
+            let is_inside = |key: &Vec<u8>| rows.end.as_ref().is_none_or(|end| key < end);
+            changes.range(rows.start.clone()..).take_while(move |(key, _)| is_inside(key))
+        })
     }
 }
 
@@ -64,7 +82,7 @@ impl Draft<'_> {
                 ChangeKind::Put => Some(item.clone()),
                 ChangeKind::Delete => None,
             };
-            self.unique.0.insert(entry.of(stamp.number), leads_to);
+            self.unique.set(entry.of(stamp.number), leads_to);
         }
         Ok(())
     }
@@ -91,7 +109,7 @@ impl Draft<'_> {
                 let other = other.ok_or_else(|| Fault::corrupt("unique", "no such item"))?;
                 assert_eq!(other.stamp.number, holds, "an entry leads to its item");
                 if self.is_dead(&holder, &other) {
-                    self.unique.0.insert(row, None);
+                    self.unique.set(row, None);
                 } else if entry.is_shared_by(&keys.entries(group, &holder, &other.body)?) {
                     let paths = keys.paths(&entry);
                     let looked_at = Charge::point_read(other.body.len());

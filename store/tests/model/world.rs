@@ -125,18 +125,22 @@ impl Replica {
         self.partition.spec().group
     }
 
-    /// Applies the log up to its end, or so many entries of it; each must come to the same again.
+    /// Applies the log up to its end, or so many entries of it; each must come to the same again, though
+    /// the leader applied one by one what is applied together here.
     fn catch_up(&mut self, log: &[(Vec<u8>, Outcome)], entries_max: usize) {
         let next = self.partition.progress().applied.map_or(0, |applied| applied.index + 1);
         let from = usize::try_from(next).expect("a short log");
-        for (index, (entry, outcome)) in (next..).zip(&log[from..]).take(entries_max) {
-            let again = self.partition.apply(LogId { term: 1, index }, Entry::Command(entry));
-            assert_eq!(
-                again.expect("the engine in memory does not fail").as_ref(),
-                Some(outcome),
-                "entry {index}, replayed"
-            );
-        }
+        let log = &log[from..];
+        let log = &log[..entries_max.min(log.len())];
+        let entry = |(index, (entry, _)): (u64, &'_ (Vec<u8>, Outcome))| {
+            (LogId { term: 1, index }, Entry::Command(entry))
+        };
+        let mut entries = (next..).zip(log).map(entry);
+        let mut again = Vec::new();
+        let applied = self.partition.apply_all(&mut entries, &mut |outcome| again.push(outcome));
+        applied.expect("the engine in memory does not fail");
+        let expected = log.iter().map(|(_, outcome)| Some(outcome));
+        assert!(again.iter().map(Option::as_ref).eq(expected), "entries from {next} on, replayed");
     }
 
     fn crash(&mut self) {
