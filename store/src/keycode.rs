@@ -33,6 +33,10 @@ pub fn put_f64(key: &mut Vec<u8>, number: f64) {
 }
 
 fn ordered_bits(number: f64) -> u64 {
+    if number.is_nan() {
+        // Before all numbers. Which bits it has depends on the processor.
+        return 0;
+    }
     let bits = if number == 0.0 { 0.0_f64.to_bits() } else { number.to_bits() };
     if bits >> 63 == 1 { !bits } else { bits | (1 << 63) }
 }

@@ -544,7 +544,8 @@ impl Runner {
             "Geometry" => Metric::Geometry,
             _ => return Err("no such space".into()),
         };
-        let rules = IndexRules::new(&policy)?.with_metric(metric);
+        let computed = self.computed.definitions();
+        let rules = IndexRules::new(&policy)?.with_computed(computed).with_metric(metric);
         self.rules = DocumentRules::new(self.rules.key().clone(), rules.clone());
         let next = PolicyEpoch(self.partition.index().epoch().0 + 1);
         let epoch =

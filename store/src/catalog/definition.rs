@@ -128,9 +128,9 @@ impl ContainerDefinition {
         let (key, completed_key) = key_definition(json.get("partitionKey"))?;
         json.insert("partitionKey".into(), completed_key);
         let policy = indexing::complete(json.get("indexingPolicy"))?;
-        let names = computed.names().map(String::from);
         let metric = complete_geospatial(&mut json)?;
-        let index = IndexRules::new(&policy)?.with_computed(names).with_metric(metric);
+        let index = IndexRules::new(&policy)?;
+        let index = index.with_computed(computed.definitions()).with_metric(metric);
         let mode = indexing::mode(&policy)?;
         json.insert("indexingPolicy".into(), policy);
         let default_ttl = default_ttl(json.get("defaultTtl"))?;

@@ -5,6 +5,7 @@
 //! 3. A composite index has one entry in every item.
 //! 4. `id` and `_ts` are always indexed.
 //! 5. A shape at a path of a spatial index is an entry for each cell of space it may touch.
+//! 6. What is computed at a path of its own name stands in for what is stored there.
 //!
 //! What no rule reaches is skipped unread. Arrays and objects are entered by a hash of their content,
 //! so a walk through one of them returns its hash.
@@ -17,10 +18,10 @@ use super::path::{self, IndexPath, Step};
 use super::rules::{IndexRules, Place};
 use super::{ChangeKind, EncodedValue, EntryChanges, hash, key};
 use crate::engine::Fault;
-use crate::ids::ItemNumber;
+use crate::ids::{ContainerNumber, ItemNumber};
 use crate::item::Stamp;
 use crate::json::Scalar;
-use crate::query::{Value, cells_of};
+use crate::query::{ComputedProperties, Needed, Value, cells_of};
 
 const TS: &str = "_ts";
 
@@ -35,6 +36,9 @@ pub(crate) struct Extractor {
     composites: Vec<Composite>,
     /// How many paths composite indexes have.
     captures: usize,
+    /// The computed properties that have entries, and what of an item they are computed from.
+    computed: ComputedProperties,
+    needed: Needed,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -57,12 +61,15 @@ struct Composite {
 impl Extractor {
     /// Prepares rules.
     pub(crate) fn new(rules: &IndexRules) -> Self {
+        let computed = ComputedProperties::restore(rules.computed().with_entries());
         let mut this = Self {
             rules: rules.clone().with_id(),
             nodes: Vec::new(),
             listed: Vec::new(),
             composites: Vec::new(),
             captures: 0,
+            needed: computed.needed(),
+            computed,
         };
         let reach = this.rules.reach().into_iter();
         this.nodes = reach.map(|reaches| Node { reaches, ..Node::default() }).collect();
@@ -101,20 +108,22 @@ impl Extractor {
     }
 
     /// Adds the keys of an item's entries, behind what all keys of the generation begin with.
-    /// The values of computed properties come from whoever can compute them.
     pub(crate) fn change(
         &self,
         changes: &mut EntryChanges,
         kind: ChangeKind,
         generation: &[u8],
-        (stamp, body): (&Stamp, &[u8]),
-        computed: &[(String, Value)],
+        (container, stamp, body): (ContainerNumber, &Stamp, &[u8]),
     ) -> Result<(), Fault> {
         let mut walk = Walk::new(self, changes, kind, generation, stamp.number);
         walk.enter(body)?;
         walk.member(TS, Scalar::UInt(stamp.ts.0));
-        for (name, value) in computed.iter().filter(|(_, value)| value.is_defined()) {
-            walk.enter_computed(name, value)?;
+        if self.computed.names().next().is_some() {
+            let item = Value::read_item(body, stamp, container, &self.needed);
+            let item = item.map_err(|error| Fault::corrupt("items", error))?;
+            for (name, value) in self.computed.of(&item) {
+                walk.enter_computed(name, &value);
+            }
         }
         if self.rules.has_shapes() {
             let item = Value::from_json(body).map_err(|error| Fault::corrupt("items", error))?;
@@ -168,16 +177,39 @@ impl<'r> Walk<'r> {
         walked.map(drop).map_err(|error| Fault::corrupt("items", error))
     }
 
-    /// A computed property stands in for a stored one of its name.
-    fn enter_computed(&mut self, name: &str, value: &Value) -> Result<(), Fault> {
-        let place = self.place_of(name);
-        let depth = self.key.len();
+    fn enter_computed(&mut self, name: &str, value: &Value) {
+        let (place, depth) = (self.place_of(name), self.key.len());
         path::put_member(&mut self.key, name);
-        let spot = Spot { walk: self, place, kind: Kind::Inner, hashed: false };
-        let json = value.to_json();
-        let walked = spot.deserialize(&mut serde_json::Deserializer::from_slice(&json));
+        self.enter_value(place, value);
         self.key.truncate(depth);
-        walked.map(drop).map_err(|error| Fault::corrupt("computed property", error))
+    }
+
+    /// Adds the entries of a value where the walk stands, and of all within it.
+    fn enter_value(&mut self, place: Place, value: &Value) {
+        if !value.is_defined() || !self.reaches(place) {
+            return;
+        }
+        self.note(place, Kind::Inner, |key| key::put_value(key, value));
+        let (rules, depth) = (&self.extractor.rules, self.key.len());
+        match value {
+            Value::Array(elements) => {
+                let place = rules.element(place);
+                path::put_elements(&mut self.key);
+                for element in elements {
+                    self.enter_value(place, element);
+                }
+                self.key.truncate(depth);
+            }
+            Value::Object(members) => {
+                for (name, member) in members {
+                    path::put_member(&mut self.key, name);
+                    self.enter_value(rules.member(place, name), member);
+                    self.key.truncate(depth);
+                }
+            }
+            Value::Undefined | Value::Null | Value::Bool(_) | Value::Number(_) | Value::Text(_) => {
+            }
+        }
     }
 
     /// A member of the item that does not stand in its body.
@@ -449,7 +481,7 @@ impl de::Visitor<'_> for Name<'_, '_> {
     fn visit_str<E>(self, name: &str) -> Result<Member, E> {
         let rules = &self.walk.extractor.rules;
         let place = rules.member(self.place, name);
-        let is_hidden = self.kind == Kind::Root && rules.is_computed(name);
+        let is_hidden = self.kind == Kind::Root && rules.computed().has(name);
         if is_hidden || !(self.hashed || self.walk.reaches(place)) {
             return Ok(Member::Skipped);
         }

@@ -112,7 +112,8 @@ pub enum Component<'a> {
     Bool(bool),
     /// This very number.
     Number(f64),
-    /// A number that rounds to this one: an integer of more than 53 bits, perhaps.
+    /// A number that rounds to this one: an integer of more than 53 bits, perhaps. Or no number: what
+    /// that is equal to, or less than, is for the item to tell.
     About(f64),
     /// Text, still encoded.
     Text(&'a [u8]),
@@ -176,7 +177,7 @@ impl<'a> Component<'a> {
 
 fn number(number: f64) -> Component<'static> {
     let magnitude = number.abs();
-    if (EXACT_INTEGER_END..=INTEGERS_END).contains(&magnitude) {
+    if number.is_nan() || (EXACT_INTEGER_END..=INTEGERS_END).contains(&magnitude) {
         Component::About(number)
     } else {
         Component::Number(number)

@@ -9,6 +9,7 @@
 //! 7. `unique` encodes what unique keys are about; their entries have a table of their own.
 
 mod changes;
+mod computed;
 mod describe;
 mod entries;
 pub(crate) mod hash;

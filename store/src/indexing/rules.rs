@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::computed::ComputedNames;
 use super::path::Step;
 use super::pattern::{End, Pattern};
 use super::policy::{IndexingMode, InvalidPolicy, Policy};
@@ -16,7 +17,7 @@ pub struct IndexRules {
     nodes: Vec<Node>,
     composites: Vec<Composite>,
     /// Names that stand for computed properties.
-    computed: Vec<String>,
+    computed: ComputedNames,
     /// Where shapes are indexed.
     shapes: Vec<ShapePath>,
     /// What their coordinates mean.
@@ -83,7 +84,7 @@ impl IndexRules {
             is_on: policy.mode != IndexingMode::None,
             nodes: vec![Node::default()],
             composites: Vec::new(),
-            computed: Vec::new(),
+            computed: ComputedNames::default(),
             shapes: Vec::new(),
             metric: Metric::default(),
             special_entries: 0,
@@ -108,13 +109,25 @@ impl IndexRules {
         Ok(rules)
     }
 
-    /// The same for a container with computed properties of these names: `/*` is not about them.
+    /// The same for a container with computed properties of these names, each with its query: `/*` is
+    /// not about them.
     #[must_use]
-    pub fn with_computed(mut self, names: impl IntoIterator<Item = String>) -> Self {
-        self.computed = names.into_iter().collect();
-        self.computed.sort_unstable();
-        self.computed.dedup();
+    pub fn with_computed<'d>(
+        mut self,
+        definitions: impl IntoIterator<Item = (&'d str, &'d str)>,
+    ) -> Self {
+        self.computed = ComputedNames::new(definitions, |name| self.enters_below(name));
         self
+    }
+
+    /// True if the policy names something to enter at or below a top-level property.
+    fn enters_below(&self, name: &str) -> bool {
+        let names = self.nodes.first().map_or(&[][..], |root| &root.names);
+        let Ok(at) = names.binary_search_by(|(known, _)| known.as_str().cmp(name)) else {
+            return false;
+        };
+        let starts = |(steps, _): &(Vec<Step>, bool)| steps.first() == Some(&Step::from(name));
+        self.reach()[names[at].1 as usize] || self.composites.iter().flatten().any(starts)
     }
 
     /// The same for a container whose coordinates mean this.
@@ -217,7 +230,7 @@ impl IndexRules {
         let names = self.node(place).map_or(&[][..], |node| &node.names);
         let found = names.binary_search_by(|(known, _)| known.as_str().cmp(name));
         let next = self.step(place, found.ok().map(|at| names[at].1));
-        let is_computed = place.node == Some(ROOT) && self.is_computed(name);
+        let is_computed = place.node == Some(ROOT) && self.computed.has(name);
         if !is_computed {
             return next;
         }
@@ -248,17 +261,9 @@ impl IndexRules {
         self.node(place).and_then(|node| node.value).unwrap_or(place.included)
     }
 
-    /// True if the name of a top-level property stands for a computed one.
-    pub fn is_computed(&self, name: &str) -> bool {
-        self.computed.binary_search_by(|known| known.as_str().cmp(name)).is_ok()
-    }
-
-    /// True if a path leads into a computed property.
-    pub(super) fn computes(&self, steps: &[Step]) -> bool {
-        match steps.first() {
-            Some(Step::Member(first)) => self.is_computed(first),
-            Some(Step::Elements) | None => false,
-        }
+    /// The names that stand for computed properties.
+    pub(super) fn computed(&self) -> &ComputedNames {
+        &self.computed
     }
 
     /// Whether and how results may be sorted by a path.
@@ -539,7 +544,7 @@ mod tests {
     #[test]
     fn wildcards_are_not_about_computed_properties() {
         let policy = json!({ "includedPaths": [{ "path": "/*" }, { "path": "/named/?" }] });
-        let rules = rules(&policy).with_computed(["named".to_string(), "other".to_string()]);
+        let rules = rules(&policy).with_computed([("named", ""), ("other", "")]);
         assert_eq!(rules.sort_support(&names(&["named"])), SortSupport::WithUndefined);
         assert_eq!(rules.sort_support(&names(&["other"])), SortSupport::Excluded);
         assert_eq!(rules.sort_support(&names(&["a", "other"])), SortSupport::WithoutUndefined);

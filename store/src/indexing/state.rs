@@ -158,32 +158,41 @@ impl IndexState {
     }
 
     /// The entries of a path from the root of an item, if they may be used: if every item that has a
-    /// value there has an entry.
-    pub fn serves(&self, steps: &[Step]) -> Option<Served> {
+    /// value there has an entry. Of a computed property only those are meant that this query gave.
+    pub fn serves(&self, steps: &[Step], computed_by: Option<&str>) -> Option<Served> {
         let mut rules = self.in_force()?;
         let path = IndexPath::new(steps)?;
         let has_undefined = self.serving.as_ref()?.rules.lists(steps);
-        let is_served = |rules: &IndexRules| rules.includes(steps) && !rules.computes(steps);
+        let is_served =
+            |rules: &IndexRules| rules.includes(steps) && rules.computed().hold(steps, computed_by);
         rules.all(is_served).then_some(Served { path, has_undefined })
     }
 
     /// The entries of the shapes at a path, if they may be used: if every item that has one there has
-    /// entries of it, by what coordinates mean to the one who asks.
+    /// entries of it, by what coordinates mean to the one who asks. Computed shapes have none.
     pub fn serves_shapes(&self, steps: &[Step], metric: Metric) -> Option<IndexPath> {
         let is_served = |rules: &IndexRules| {
-            rules.includes_shape(steps) && rules.metric() == metric && !rules.computes(steps)
+            rules.includes_shape(steps)
+                && rules.metric() == metric
+                && !rules.computed().reach(steps)
         };
         let all = self.in_force()?.all(is_served);
         IndexPath::shapes(steps).filter(|_| all)
     }
 
     /// The entries of a composite index that gives this order, and which way to read them. Every item
-    /// has one.
-    pub fn serves_composite(&self, keys: &[(Vec<String>, bool)]) -> Option<(IndexPath, Direction)> {
+    /// has one. `computed_by` tells the query that computes what is at a path, if one does.
+    pub fn serves_composite<'q>(
+        &self,
+        keys: &[(Vec<String>, bool)],
+        computed_by: impl Fn(&[Step]) -> Option<&'q str>,
+    ) -> Option<(IndexPath, Direction)> {
         let (composite, direction) = self.serving.as_ref()?.rules.composite(keys)?;
         let is_served = |rules: &IndexRules| {
             rules.kept_composites().any(|kept| kept == composite)
-                && !composite.iter().any(|(steps, _)| rules.computes(steps))
+                && composite
+                    .iter()
+                    .all(|(steps, _)| rules.computed().hold(steps, computed_by(steps)))
         };
         let all = self.in_force()?.all(is_served);
         Some((IndexPath::composite(composite).filter(|_| all)?, direction))

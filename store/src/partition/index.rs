@@ -34,10 +34,11 @@ impl Draft<'_> {
     pub(super) fn index(&mut self, kind: ChangeKind, version: Version<'_>) -> Result<(), Fault> {
         let (key, stamp, body) = version;
         self.enter_unique(kind, version)?;
-        let (group, changes) = (self.partition.spec.group, &mut self.entries);
+        let (spec, changes) = (&self.partition.spec, &mut self.entries);
         for generation in self.index.holding(key) {
-            let prefix = generation.prefix(group);
-            generation.extractor().change(changes, kind, &prefix, (stamp, body), &[])?;
+            let prefix = generation.prefix(spec.group);
+            let version = (spec.container, stamp, body);
+            generation.extractor().change(changes, kind, &prefix, version)?;
         }
         Ok(())
     }
@@ -74,8 +75,9 @@ impl Draft<'_> {
             }
             let (key, row) = row?;
             let (key, item) = (partition.keys.item_of(&key)?, Item::decode(row)?);
-            let (changes, version) = (&mut self.entries, (&item.stamp, &item.body[..]));
-            generation.extractor().change(changes, ChangeKind::Put, &prefix, version, &[])?;
+            let version = (partition.spec.container, &item.stamp, &item.body[..]);
+            let changes = &mut self.entries;
+            generation.extractor().change(changes, ChangeKind::Put, &prefix, version)?;
             bytes += item.body.len();
             charge += Charge::index(item.body.len(), item.stamp.indexed_values);
             items += 1;

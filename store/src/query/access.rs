@@ -106,7 +106,7 @@ pub(super) fn choose(source: &Source<'_>, question: &Question<'_>) -> Result<Acc
         }
         None | Some(Resume::Behind(_) | Resume::From(_) | Resume::Digest(_)) => {}
     }
-    if index.serves(&[Step::from("id")]).is_none() {
+    if index.serves(&[Step::from("id")], None).is_none() {
         return Ok(Access::Items);
     }
     let mut best: Option<(u64, usize, Followed)> = None;
@@ -200,9 +200,11 @@ pub(super) fn follow(
 ) -> Option<Followed> {
     let condition = question.query.conditions.get(number)?;
     let index = source.view.index();
+    let computed_by = |path: &[Step]| question.query.computed.query_of(path);
     let legs = condition.legs.iter().map(|leg| {
         let path = match leg.entered {
-            Entered::Values => index.serves(&leg.path)?.path,
+            Entered::Values => index.serves(&leg.path, computed_by(&leg.path))?.path,
+            Entered::Shapes(_) if computed_by(&leg.path).is_some() => return None,
             Entered::Shapes(metric) => index.serves_shapes(&leg.path, metric)?,
         };
         let ranges = leg.entries(&path);
@@ -228,11 +230,12 @@ fn probe(source: &Source<'_>, followed: &Followed, entries_max: u64) -> Result<u
 /// The index that has the order of a sorted result, if one has it and every row in it.
 fn in_order(source: &Source<'_>, question: &Question<'_>) -> Option<InOrder> {
     let index = source.view.index();
+    let computed_by = |path: &[Step]| question.query.computed.query_of(path);
     match question.query.order.as_slice() {
         [] => None,
         [key] => {
             let steps: Vec<Step> = key.path.iter().cloned().map(Step::Member).collect();
-            let served = index.serves(&steps)?;
+            let served = index.serves(&steps, computed_by(&steps))?;
             if key.keeps_undefined && !served.has_undefined {
                 return None;
             }
@@ -257,7 +260,7 @@ fn in_order(source: &Source<'_>, question: &Question<'_>) -> Option<InOrder> {
         keys => {
             let wanted: Vec<(Vec<String>, bool)> =
                 keys.iter().map(|key| (key.path.clone(), key.descending)).collect();
-            let (path, direction) = index.serves_composite(&wanted)?;
+            let (path, direction) = index.serves_composite(&wanted, computed_by)?;
             let ranges = vec![IndexRange::all(path.clone())];
             Some(InOrder { path, ranges, direction })
         }

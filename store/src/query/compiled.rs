@@ -57,6 +57,8 @@ pub struct CompiledQuery {
     pub(super) selects_order: bool,
     pub(super) composes_aggregates: bool,
     pub(super) needed: Needed,
+    /// What it takes for a computed property: an index must hold the same.
+    pub(super) computed: ComputedProperties,
 }
 
 /// One key of ORDER BY.

@@ -1,4 +1,7 @@
 //! Computed properties of a container: what their definitions must be, and what they compute.
+//!
+//! An index may hold what they compute, so that all replicas must come to the same, at any time: only
+//! the item counts, and a property has a budget of its own (`Run::compute`).
 
 use std::sync::Arc;
 
@@ -11,12 +14,14 @@ use super::compile::{Purity, Setting, compile_over_item, tree};
 use super::error::QueryError;
 use super::evaluate::Row;
 use super::functions::{Metric, Moment};
+use super::needed::Needed;
 use super::op::Op;
 use super::parameters::Parameters;
 use super::parser::parse;
 use super::run::Run;
 use super::value::Value;
 use crate::ids::ItemNumber;
+use crate::indexing::Step;
 use crate::time::Millis;
 
 /// Computed properties of a container.
@@ -83,6 +88,7 @@ pub struct ComputedProperties(Arc<[ComputedProperty]>);
 #[derive(Debug)]
 struct ComputedProperty {
     name: String,
+    query: String,
     body: Arc<Op>,
 }
 
@@ -106,9 +112,31 @@ impl ComputedProperties {
         Ok(Self(properties.collect::<Result<_, _>>()?))
     }
 
+    /// Those of definitions that were accepted once; one that cannot be used any more is left out.
+    pub(crate) fn restore<'d>(definitions: impl IntoIterator<Item = (&'d str, &'d str)>) -> Self {
+        let property = |(name, query)| property(name, query, &[]).ok();
+        Self(definitions.into_iter().filter_map(property).collect())
+    }
+
+    /// Names and queries, in the order of the definition.
+    pub fn definitions(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|property| (property.name.as_str(), property.query.as_str()))
+    }
+
     /// The names, in the order of the definition.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(|property| property.name.as_str())
+        self.definitions().map(|(name, _)| name)
+    }
+
+    /// The query that computes what is at a path from the item; none if that is stored.
+    pub(super) fn query_of(&self, path: &[Step]) -> Option<&str> {
+        let Some(Step::Member(first)) = path.first() else { return None };
+        self.definitions().find(|(name, _)| name == first).map(|(_, query)| query)
+    }
+
+    /// What of an item is read to compute them.
+    pub(crate) fn needed(&self) -> Needed {
+        Needed::of(self.0.iter().map(|property| &*property.body))
     }
 
     /// Every computed property of an item, in the order of the definition; undefined where it cannot
@@ -116,10 +144,23 @@ impl ComputedProperties {
     pub fn of(&self, item: &Value) -> Vec<(&str, Value)> {
         let value = |property: &ComputedProperty| {
             let run = Run::new(Moment::new(Millis(0), Millis(0), 0));
-            let value = property.body.evaluate(&Row::of(item, ItemNumber(0)), &run).into_owned();
-            if run.is_over() { Value::Undefined } else { value }
+            let row = Row::of(item, ItemNumber(0));
+            run.compute(|| property.body.evaluate(&row, &run)).into_owned()
         };
         self.0.iter().map(|property| (property.name.as_str(), value(property))).collect()
+    }
+
+    /// An item in which the computed properties stand in for stored ones of their names.
+    pub(super) fn shown_in(&self, item: Value) -> Value {
+        if self.0.is_empty() {
+            return item;
+        }
+        let computed: Vec<(String, Value)> =
+            self.of(&item).into_iter().map(|(name, value)| (name.to_string(), value)).collect();
+        let Value::Object(mut members) = item else { return item };
+        members.retain(|(stored, _)| !computed.iter().any(|(name, _)| name == stored));
+        members.extend(computed.into_iter().filter(|(_, value)| value.is_defined()));
+        Value::Object(members)
     }
 
     /// What computes the property of this name.
@@ -162,7 +203,7 @@ fn property(name: &str, text: &str, names: &[&str]) -> Result<ComputedProperty, 
         metric: Metric::default(),
     };
     let body = compile_over_item(text, alias, expr, &setting).map_err(invalid)?;
-    Ok(ComputedProperty { name: name.to_string(), body: Arc::new(body) })
+    Ok(ComputedProperty { name: name.to_string(), query: text.to_string(), body: Arc::new(body) })
 }
 
 fn forbidden_clause(query: &Query) -> Option<&'static str> {

@@ -118,6 +118,7 @@ impl Pager<'_> {
         if followed.may_repeat {
             let shown = Value::from_json(&item.to_json(self.source.spec.container));
             let shown = shown.map_err(|error| Fault::corrupt("items", error))?;
+            let shown = self.question.query.computed.shown_in(shown);
             if followed.first_entry(&shown) != Some((leg, value.to_owned())) {
                 return Ok(None);
             }

@@ -64,7 +64,10 @@ pub use page::{
 };
 pub use parameters::Parameters;
 pub use parser::parse;
-pub use run::{BUILT_BYTES_MAX, GATHERED_BYTES_MAX, OPERATIONS_MAX, Run};
+pub use run::{
+    BUILT_BYTES_MAX, COMPUTED_BYTES_MAX, COMPUTED_OPERATIONS_MAX, GATHERED_BYTES_MAX,
+    OPERATIONS_MAX, Run,
+};
 pub use select::Selected;
 pub use value::{Number, Value};
 

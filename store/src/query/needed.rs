@@ -58,11 +58,7 @@ impl Needed {
     /// stored bytes can copy them.
     pub(super) fn by(block: &Block, order: &[SortOrder]) -> Self {
         let mut needed = Self::default();
-        let mut see = |op: &Op| {
-            if let Op::Path(Path { slot: ROOT, steps }) = op {
-                needed.add(steps);
-            }
-        };
+        let mut see = |op: &Op| needed.see(op);
         if block.selects_item() {
             block.visit_rows(&mut see);
         } else {
@@ -72,6 +68,21 @@ impl Needed {
             sort.key.visit(&mut see);
         }
         needed
+    }
+
+    /// What expressions over an item read.
+    pub(super) fn of<'o>(expressions: impl IntoIterator<Item = &'o Op>) -> Self {
+        let mut needed = Self::default();
+        for expression in expressions {
+            expression.visit(&mut |op| needed.see(op));
+        }
+        needed
+    }
+
+    fn see(&mut self, op: &Op) {
+        if let Op::Path(Path { slot: ROOT, steps }) = op {
+            self.add(steps);
+        }
     }
 
     /// Adds a path; of an array all elements are needed.

@@ -14,6 +14,11 @@ use super::value::Value;
 pub const OPERATIONS_MAX: u64 = 10_000_000;
 /// Bytes of values that may be built for one item, or one group: several full pages.
 pub const BUILT_BYTES_MAX: usize = 32 << 20;
+/// The same for a computed property, which is computed when an item is written, too: enough to go once
+/// through the largest item. Beyond it the property is undefined.
+pub const COMPUTED_OPERATIONS_MAX: u64 = 200_000;
+/// Bytes of values that a computed property may build for one item.
+pub const COMPUTED_BYTES_MAX: usize = 4 << 20;
 /// The same for a brief look, which must be over in no time.
 const BRIEF_OPERATIONS_MAX: u64 = 1_000;
 const BRIEF_BYTES_MAX: usize = 64 << 10;
@@ -122,6 +127,28 @@ impl Run {
                 false
             }
         }
+    }
+
+    /// What a computed property is, within a budget of its own: whatever else the query does with the
+    /// item, it comes to the same.
+    pub(super) fn compute<'v>(&self, evaluate: impl FnOnce() -> Cow<'v, Value>) -> Cow<'v, Value> {
+        if self.is_over() {
+            return Cow::Owned(Value::Undefined);
+        }
+        let (operations, bytes) = (self.operations.get(), self.bytes.get());
+        let own = (operations.min(COMPUTED_OPERATIONS_MAX), bytes.min(COMPUTED_BYTES_MAX));
+        self.operations.set(own.0);
+        self.bytes.set(own.1);
+        let value = evaluate();
+        self.operations.set(operations - (own.0 - self.operations.get()));
+        self.bytes.set(bytes - (own.1 - self.bytes.get()));
+        match self.over.get() {
+            Some(Limit::Operations) if own.0 == COMPUTED_OPERATIONS_MAX => {}
+            Some(Limit::Built) if own.1 == COMPUTED_BYTES_MAX => {}
+            Some(Limit::Operations | Limit::Built | Limit::Gathered) | None => return value,
+        }
+        self.over.set(None);
+        Cow::Owned(Value::Undefined)
     }
 
     /// A value of our own; what has to be copied is paid for.

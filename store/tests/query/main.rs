@@ -1,6 +1,7 @@
 //! Laws of query results: pages make up the whole, partitions add up to one, indexes change nothing.
 
 mod anchored;
+mod computed;
 mod laws;
 mod paging;
 mod spatial;

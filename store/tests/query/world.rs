@@ -1,5 +1,6 @@
 //! Partitions with items in them, and queries over all of them.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use ephemeris_store::codec;
@@ -32,6 +33,7 @@ pub(crate) const EVERYTHING: PageLimits =
 pub(crate) struct World {
     pub(crate) rules: DocumentRules,
     pub(crate) partitions: Vec<Partition>,
+    computed: ComputedProperties,
 }
 
 impl World {
@@ -50,14 +52,51 @@ impl World {
         Self::filled(Self::empty(policy, 1).with_metric(metric), items)
     }
 
+    /// The same with one partition and these computed properties.
+    pub(crate) fn computing(computed: &Value, policy: &Value, items: &[Value]) -> Self {
+        Self::indexed(Self::empty(policy, 1).with_computed(computed), items)
+    }
+
+    /// The same without an index.
+    pub(crate) fn unindexed_computing(computed: &Value, policy: &Value, items: &[Value]) -> Self {
+        Self::filled(Self::empty(policy, 1).with_computed(computed), items)
+    }
+
+    /// The same container and index, for who knows these computed properties.
+    pub(crate) fn with_computed(mut self, computed: &Value) -> Self {
+        self.computed = ComputedProperties::parse(Some(computed)).expect("valid definitions");
+        let index = self.rules.index().clone().with_computed(self.computed.definitions());
+        self.rules = DocumentRules::new(self.rules.key().clone(), index);
+        self
+    }
+
     fn indexed(world: Self, items: &[Value]) -> Self {
         for partition in &world.partitions {
-            let epoch = PolicyEpoch(1);
-            let rules = world.rules.index().clone();
-            Self::apply(partition, 0, Command::SetIndexPolicy { epoch, rules });
+            Self::apply(partition, 0, world.policy(1));
             world.fill(partition, items, 1);
         }
         world
+    }
+
+    /// Tells the partitions the policy and the computed properties of now.
+    pub(crate) fn change_policy(&self) {
+        for partition in &self.partitions {
+            Self::apply_next(partition, self.policy(partition.index().epoch().0 + 1));
+        }
+    }
+
+    /// Builds what a changed policy asks for.
+    pub(crate) fn build(&self) {
+        let limit = NonZeroU32::new(1000).expect("more than nothing");
+        for partition in &self.partitions {
+            while partition.index().is_building() {
+                Self::apply_next(partition, Command::BuildIndex { limit });
+            }
+        }
+    }
+
+    fn policy(&self, epoch: u64) -> Command {
+        Command::SetIndexPolicy { epoch: PolicyEpoch(epoch), rules: self.rules.index().clone() }
     }
 
     /// The same without an index: partitions that never heard of a policy.
@@ -81,7 +120,8 @@ impl World {
             Partition::open(Arc::new(MemoryEngine::new()), spec).expect("memory opens")
         };
         let slots = SlotRange::split_all(partitions).into_iter().zip(1..);
-        Self { rules, partitions: slots.map(open).collect() }
+        let computed = ComputedProperties::default();
+        Self { rules, partitions: slots.map(open).collect(), computed }
     }
 
     fn with_metric(mut self, metric: Metric) -> Self {
@@ -156,8 +196,8 @@ impl World {
 
     /// Compiles a query.
     pub(crate) fn compile(&self, text: &str) -> CompiledQuery {
-        let (parameters, computed) = (Parameters::default(), ComputedProperties::default());
-        let compiled = CompiledQuery::new(text, &parameters, self.rules.index(), &computed);
+        let (parameters, index) = (Parameters::default(), self.rules.index());
+        let compiled = CompiledQuery::new(text, &parameters, index, &self.computed);
         compiled.unwrap_or_else(|error| panic!("{text}: {}", error.to_message()))
     }
 
@@ -210,9 +250,14 @@ impl World {
     }
 
     /// A query's first page at its first partition: which indexes it follows, and what it costs.
-    #[expect(clippy::redundant_closure_for_method_calls, reason = "a path has one lifetime")]
     pub(crate) fn first_page(&self, text: &str) -> Page {
-        self.asking(text, EVERYTHING, |asking| asking.first_page())
+        self.first_page_within(text, EVERYTHING)
+    }
+
+    /// The same within these limits.
+    #[expect(clippy::redundant_closure_for_method_calls, reason = "a path has one lifetime")]
+    pub(crate) fn first_page_within(&self, text: &str, limits: PageLimits) -> Page {
+        self.asking(text, limits, |asking| asking.first_page())
     }
 
     /// All rows of a query.

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use serde_json::{Value as Json, json};
 
 use super::*;
-use crate::ids::{Etag, GroupId, Lsn};
+use crate::ids::{DatabaseNumber, Etag, GroupId, Lsn};
 use crate::indexing::complete;
 use crate::item::Item;
 use crate::time::Seconds;
@@ -14,6 +14,7 @@ use crate::ttl::ItemTtl;
 
 const GENERATION: [u8; 3] = [7, 7, 7];
 const NUMBER: ItemNumber = ItemNumber(0x0102_0304_0506_0708);
+const CONTAINER: ContainerNumber = ContainerNumber { database: DatabaseNumber(1), number: 1 };
 const TS_NOW: Seconds = Seconds(1000);
 
 fn rules(policy: &Json) -> IndexRules {
@@ -33,25 +34,25 @@ fn item(body: &str) -> Item {
     Item { stamp, body: body.as_bytes().to_vec() }
 }
 
-fn keys(rules: &IndexRules, body: &Json, computed: &[(String, Value)]) -> BTreeSet<Vec<u8>> {
+fn keys(rules: &IndexRules, body: &Json) -> BTreeSet<Vec<u8>> {
     let (mut changes, item) = (EntryChanges::default(), item(&body.to_string()));
-    let version = (&item.stamp, &item.body[..]);
+    let version = (CONTAINER, &item.stamp, &item.body[..]);
     let extractor = Extractor::new(rules);
-    extractor.change(&mut changes, ChangeKind::Put, &GENERATION, version, computed).unwrap();
+    extractor.change(&mut changes, ChangeKind::Put, &GENERATION, version).unwrap();
     let keys = changes.into_keys();
     assert!(keys.is_sorted_by(|a, b| a < b), "keys are in order, each of them once");
     keys.into_iter().collect()
 }
 
 /// The entries of a body by what they describe.
-fn described(rules: &IndexRules, body: &Json, computed: &[(String, Value)]) -> Vec<String> {
+fn described(rules: &IndexRules, body: &Json) -> Vec<String> {
     let describe = |key: Vec<u8>| {
         let entry = key.strip_prefix(&GENERATION[..]).unwrap();
         let (path, value, number) = crate::indexing::describe_entry(entry).unwrap();
         assert_eq!(number, NUMBER);
         format!("{path}={value}")
     };
-    keys(rules, body, computed).into_iter().map(describe).collect()
+    keys(rules, body).into_iter().map(describe).collect()
 }
 
 fn key(path: &IndexPath, values: &[Value]) -> Vec<u8> {
@@ -167,7 +168,7 @@ proptest! {
     fn a_walk_finds_what_looking_up_every_path_finds(policy in policy(), body in body()) {
         let rules = rules(&policy);
         let value = Value::from_json(body.to_string().as_bytes()).unwrap();
-        prop_assert_eq!(keys(&rules, &body, &[]), expected(&rules, &value), "{}", policy);
+        prop_assert_eq!(keys(&rules, &body), expected(&rules, &value), "{}", policy);
     }
 }
 
@@ -177,25 +178,64 @@ fn wildcards_do_not_reach_computed_properties_and_listed_ones_take_the_computed_
         "includedPaths": [{ "path": "/*" }, { "path": "/lower/?" }, { "path": "/absent/?" }],
         "compositeIndexes": [[{ "path": "/lower" }, { "path": "/v" }]],
     });
-    let names = ["lower", "absent", "unlisted"].map(String::from);
-    let rules = rules(&policy).with_computed(names);
+    let rules = rules(&policy).with_computed([
+        ("lower", "SELECT VALUE LOWER(c.lower) FROM c"),
+        ("absent", "SELECT VALUE c.none FROM c"),
+        ("unlisted", "SELECT VALUE true FROM c"),
+    ]);
     let body = json!({ "id": "a", "lower": "STORED", "unlisted": 1, "v": 2 });
-    let computed = [
-        ("lower".to_string(), Value::Text("computed".into())),
-        ("absent".to_string(), Value::Undefined),
-        ("unlisted".to_string(), Value::Bool(true)),
-    ];
     assert_eq!(
-        described(&rules, &body, &computed),
+        described(&rules, &body),
         [
             "/_ts=1000",
             "/absent=undefined",
             "/id=\"a\"",
-            "/lower=\"computed\"",
+            "/lower=\"stored\"",
             "/v=2",
-            "/lower, /v=\"computed\", 2"
+            "/lower, /v=\"stored\", 2"
         ]
     );
+}
+
+#[test]
+fn computed_values_are_entered_as_far_as_the_policy_reaches() {
+    let policy = json!({
+        "includedPaths": [{ "path": "/whole/*" }, { "path": "/part/a/?" }, { "path": "/e/[]/?" }],
+        "excludedPaths": [{ "path": "/*" }, { "path": "/whole/b/*" }],
+    });
+    let rules = rules(&policy).with_computed([
+        ("whole", "SELECT VALUE {a: [c.v, 0/0], b: c.v} FROM c"),
+        ("part", "SELECT VALUE {a: -1/0, b: c.v} FROM c"),
+        ("e", "SELECT VALUE [c._ts, {x: c.v}, 'two'] FROM c"),
+    ]);
+    let body = json!({ "id": "a", "whole": { "c": 1 }, "v": 2 });
+    assert_eq!(
+        described(&rules, &body),
+        [
+            "/_ts=1000",
+            "/e/[]=1000",
+            "/e/[]=\"two\"",
+            "/e/[]={…}",
+            "/id=\"a\"",
+            "/part/a=-inf",
+            "/whole={…}",
+            "/whole/a=[…]",
+            "/whole/a/[]=NaN…",
+            "/whole/a/[]=2"
+        ]
+    );
+}
+
+#[test]
+fn what_takes_too_long_to_compute_is_undefined() {
+    let long = format!("SELECT VALUE [{}] FROM c", ["c.v || c.v"; 20].join(", "));
+    let rules = rules(&json!({ "includedPaths": [{ "path": "/*" }, { "path": "/long/?" }] }))
+        .with_computed([("long", &*long)]);
+    for (bytes, entry) in [(100, "/long=[…]"), (1 << 20, "/long=undefined")] {
+        let body = json!({ "id": "a", "v": "x".repeat(bytes) });
+        let entries = described(&rules, &body);
+        assert!(entries.contains(&entry.to_string()), "{bytes}");
+    }
 }
 
 #[test]
@@ -207,7 +247,7 @@ fn paths_too_long_for_a_key_are_not_indexed() {
         let body = Json::Object([(name.clone(), json!(1))].into_iter().collect());
         assert_eq!(IndexPath::new(&[Step::from(name.as_str())]).is_some(), is_indexed);
         let value = Value::from_json(body.to_string().as_bytes()).unwrap();
-        let keys = keys(&rules, &body, &[]);
+        let keys = keys(&rules, &body);
         assert_eq!(keys, expected(&rules, &value), "{bytes}");
         assert_eq!(keys.len(), 1 + usize::from(is_indexed), "{bytes}");
     }
@@ -217,13 +257,14 @@ fn paths_too_long_for_a_key_are_not_indexed() {
 fn equal_arrays_and_objects_share_an_entry_whatever_the_order_of_members() {
     let rules = rules(&json!({}));
     let body = json!({ "l": [{ "a": 1, "b": [2] }, { "b": [2.0], "a": 1 }, { "b": [3], "a": 1 }] });
-    let entries = described(&rules, &body, &[]);
+    let entries = described(&rules, &body);
     assert_eq!(entries.iter().filter(|entry| *entry == "/l/[]={…}").count(), 2);
 }
 
 #[test]
 fn a_body_that_is_no_json_is_a_fault() {
     let (extractor, item) = (Extractor::new(&rules(&json!({}))), item("{\"a\":"));
-    let (changes, version) = (&mut EntryChanges::default(), (&item.stamp, &item.body[..]));
-    assert!(extractor.change(changes, ChangeKind::Put, &GENERATION, version, &[]).is_err());
+    let changes = &mut EntryChanges::default();
+    let version = (CONTAINER, &item.stamp, &item.body[..]);
+    assert!(extractor.change(changes, ChangeKind::Put, &GENERATION, version).is_err());
 }

@@ -123,6 +123,7 @@ pub(super) fn compile(
         selects_order: conditions::selects_order(query, setting.parameters),
         composes_aggregates,
         needed,
+        computed: setting.computed.clone(),
     })
 }
 

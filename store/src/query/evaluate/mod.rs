@@ -36,7 +36,7 @@ impl Op {
         match self {
             Op::Constant(value) => Cow::Borrowed(value),
             Op::Path(path) => Cow::Borrowed(path.follow(row)),
-            Op::Computed(computed) => computed.body.evaluate(row, run),
+            Op::Computed(computed) => run.compute(|| computed.body.evaluate(row, run)),
             Op::Step(inner, step) => step_into(inner.evaluate(row, run), step),
             Op::Unary(operator, operand) => {
                 Cow::Owned(unary(*operator, &operand.evaluate(row, run)))
