@@ -45,6 +45,15 @@ impl Asking<'_> {
 
     /// One page.
     pub(crate) fn page(&self, at: Option<(Position, Window)>) -> Result<Merged, NoPage> {
+        let run = Run::new(Moment::new(self.hi, self.hi, 1));
+        let page = self.merged(at, &run)?;
+        match run.exceeded() {
+            Some(error) => Err(NoPage::Halt(Halt::Refused(error))),
+            None => Ok(page),
+        }
+    }
+
+    fn merged(&self, at: Option<(Position, Window)>, run: &Run) -> Result<Merged, NoPage> {
         let (at, left) = match at {
             None => (None, self.query.window),
             Some((Position::Anchored(anchored), left)) => (self.found(&anchored), left),
@@ -53,7 +62,6 @@ impl Asking<'_> {
         if left.take == Some(0) {
             return Ok(Merged { rows: Vec::new(), next: None });
         }
-        let run = Run::new(Moment::new(self.hi, self.hi, 1));
         let partitions =
             if self.query.has_source() { self.partitions } else { &self.partitions[..1] };
         let resume = match (self.query.course(), at) {
@@ -71,7 +79,7 @@ impl Asking<'_> {
                         break;
                     }
                 }
-                return Ok(walk.end(end, &run));
+                return Ok(walk.end(end, run));
             }
             (Course::Unique, at) => {
                 let after = match &at {
@@ -98,7 +106,7 @@ impl Asking<'_> {
             let limits = PageLimits { rows: usize::MAX, bytes: usize::MAX, ..self.limits };
             let pages = partitions.iter().map(|partition| self.ask(partition, None, limits));
             let pages = pages.collect::<Result<Vec<_>, _>>()?;
-            return merge_distinct_groups(self.query, pages, after, left, self.limits.rows, &run)
+            return merge_distinct_groups(self.query, pages, after, left, self.limits.rows, run)
                 .map_err(|error| NoPage::Halt(Halt::Refused(error)));
         }
         let rows = rows_wanted(left, self.limits.rows, 1000);
@@ -106,7 +114,7 @@ impl Asking<'_> {
         let pages = partitions.iter().map(|partition| self.ask(partition, resume.as_ref(), limits));
         let pages = pages.collect::<Result<Vec<_>, _>>()?;
         Ok(if self.query.course() == Course::Keyed {
-            merge_keyed(self.query, pages, after, left, self.limits.rows, &run)
+            merge_keyed(self.query, pages, after, left, self.limits.rows, run)
         } else {
             merge_sorted(self.query, pages, left, self.limits.rows)
         })
