@@ -533,6 +533,9 @@ impl<'a> Sink<'a> {
 
 /// A path as indexing policies write it.
 pub(super) fn policy_path(names: &[String]) -> String {
-    let names: Vec<String> = names.iter().map(|name| format!("/{name}")).collect();
-    names.concat() + "/?"
+    let is_plain = |name: &str| name.chars().all(|c| c.is_alphanumeric() || c == '_');
+    let step = |name: &String| {
+        if name == "[]" || is_plain(name) { format!("/{name}") } else { format!("/{name:?}") }
+    };
+    names.iter().map(step).collect::<String>() + "/?"
 }

@@ -44,6 +44,7 @@ fn an_index_is_followed_where_it_helps() {
         ("SELECT * FROM c WHERE c.v > 3 AND c.x = 1", "/v/?"),
         ("SELECT * FROM c WHERE ARRAY_CONTAINS(c.t, 3)", "/t/[]/?"),
         ("SELECT * FROM c WHERE c.v = 3 OR c.w = 7", "/v/? /w/?"),
+        ("SELECT * FROM c WHERE c['x, y'].z = 3", "/\"x, y\"/z/?"),
         ("SELECT * FROM c ORDER BY c.v", "/v/?"),
         ("SELECT * FROM c ORDER BY c.v DESC, c.w", "/v DESC,/w ASC"),
         ("SELECT VALUE COUNT(1) FROM c WHERE c.v >= 2", "/v/?"),

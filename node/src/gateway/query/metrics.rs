@@ -74,7 +74,7 @@ impl PageMetrics<'_> {
 
     /// JSON in base64: the index paths that were followed. Which others would help is not told.
     fn index_utilization(&self) -> String {
-        let single = |path: &&String| !path.contains(',');
+        let single = |path: &&String| path.ends_with("/?");
         let indexes = |composite: bool| -> Vec<_> {
             let of_kind = self.followed.iter().filter(|path| single(path) != composite);
             if composite {
@@ -123,10 +123,11 @@ mod tests {
 
     #[test]
     fn indexes_that_were_followed_are_told_apart() {
-        let followed = ["/a/?".to_string(), "/b ASC,/c DESC".to_string()];
+        let followed = ["/a/?", "/\"x,y\"/?", "/b ASC,/c DESC"].map(String::from);
         let json = STANDARD.decode(metrics(&followed).index_utilization()).unwrap();
         let told: serde_json::Value = serde_json::from_slice(&json).unwrap();
         assert_eq!(told["UtilizedSingleIndexes"][0]["IndexSpec"], "/a/?");
+        assert_eq!(told["UtilizedSingleIndexes"][1]["IndexSpec"], "/\"x,y\"/?");
         assert_eq!(told["UtilizedCompositeIndexes"][0]["IndexSpecs"], json!(["/b ASC", "/c DESC"]));
     }
 }
