@@ -19,8 +19,7 @@ type Lines = Editor<(), FileHistory>;
 
 /// Talks until the user leaves.
 pub(super) fn hold(mut session: Session, runtime: &Runtime) -> anyhow::Result<ExitCode> {
-    let config = Config::builder().max_history_size(HISTORY_MAX)?.auto_add_history(false).build();
-    let mut lines = Lines::with_config(config)?;
+    let mut lines = no_lines()?;
     let history = history_file();
     if let Some(file) = &history {
         // The first time there is none.
@@ -34,6 +33,12 @@ pub(super) fn hold(mut session: Session, runtime: &Runtime) -> anyhow::Result<Ex
         eprintln!("ephemeris: the history cannot be kept in {}: {error}", file.display());
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// An editor that remembers nothing yet.
+fn no_lines() -> rustyline::Result<Lines> {
+    let config = Config::builder().max_history_size(HISTORY_MAX)?.auto_add_history(false).build();
+    Lines::with_config(config)
 }
 
 fn talk(session: &mut Session, runtime: &Runtime, lines: &mut Lines) -> anyhow::Result<()> {
@@ -95,4 +100,29 @@ fn history_file() -> Option<PathBuf> {
     let directory = directory.join("ephemeris");
     std::fs::create_dir_all(&directory).ok()?;
     Some(directory.join("query_history"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statements_are_remembered_whole_and_as_they_were_typed() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let file = directory.path().join("query_history");
+        let mut lines = no_lines().expect("an editor");
+        let mut statements = Statements::default();
+        for line in [".use shop carts", "SELECT VALUE c.id", "FROM c", "WHERE c.n = ';' ;"] {
+            for statement in statements.push(line) {
+                lines.add_history_entry(as_typed(&statement)).expect("memory");
+            }
+        }
+        lines.save_history(&file).expect("a file");
+
+        let mut again = no_lines().expect("an editor");
+        again.load_history(&file).expect("it was saved");
+        let remembered: Vec<String> = again.history().iter().cloned().collect();
+        let query = "SELECT VALUE c.id\nFROM c\nWHERE c.n = ';';";
+        assert_eq!(remembered, [".use shop carts", query]);
+    }
 }
