@@ -25,9 +25,11 @@ use crate::partition_key::KeyDefinition;
 use crate::time::{Millis, Seconds};
 use crate::ttl::Life;
 
-/// Items looked at between two looks at the signal, and bytes of them.
+/// Items looked at between two looks at the signal, bytes of them, and operations on them: a
+/// millisecond's worth of each.
 const ITEMS_BETWEEN_SIGNALS: usize = 64;
 const BYTES_BETWEEN_SIGNALS: u64 = 256 << 10;
+const OPERATIONS_BETWEEN_SIGNALS: u64 = 10_000;
 
 /// A partition as a query sees it.
 #[derive(Clone, Copy)]
@@ -112,8 +114,9 @@ pub(super) struct Pager<'a> {
     signal: &'a dyn Fn() -> Signal,
     pub(super) sink: Sink<'a>,
     looked_at: usize,
-    /// Bytes loaded when the signal was looked at.
+    /// Bytes loaded when the signal was looked at, and operations spent.
     bytes_at_signal: u64,
+    operations_at_signal: u64,
     /// False if nothing but what is in scope is met.
     checks_scope: bool,
     pub(super) work: QueryWork,
@@ -133,7 +136,7 @@ impl<'a> Pager<'a> {
         let checks_scope = key.is_some() || epks.is_some();
         let work = QueryWork::default();
         let followed = Vec::new();
-        let (looked_at, bytes_at_signal) = (0, 0);
+        let (looked_at, bytes_at_signal, operations_at_signal) = (0, 0, run.spent());
         Self {
             source,
             question,
@@ -142,6 +145,7 @@ impl<'a> Pager<'a> {
             sink,
             looked_at,
             bytes_at_signal,
+            operations_at_signal,
             checks_scope,
             work,
             followed,
@@ -323,10 +327,13 @@ impl<'a> Pager<'a> {
     /// True if the page ends before the next item.
     pub(super) fn is_page_full(&mut self) -> Result<bool, Interrupt> {
         let bytes = self.work.bytes_loaded - self.bytes_at_signal;
+        let operations = self.run.spent() - self.operations_at_signal;
         if (self.looked_at > 0 && self.looked_at.is_multiple_of(ITEMS_BETWEEN_SIGNALS))
             || bytes >= BYTES_BETWEEN_SIGNALS
+            || operations >= OPERATIONS_BETWEEN_SIGNALS
         {
             self.bytes_at_signal = self.work.bytes_loaded;
+            self.operations_at_signal = self.run.spent();
             if self.pauses()? {
                 return Ok(true);
             }

@@ -34,6 +34,8 @@ pub struct Run {
     /// What each item may spend.
     budget: (u64, usize),
     operations: Cell<u64>,
+    /// What items before the one at hand have spent.
+    spent: Cell<u64>,
     bytes: Cell<usize>,
     over: Cell<Option<Limit>>,
 }
@@ -61,15 +63,21 @@ impl Run {
     pub(super) fn with_budget(moment: Moment, operations: u64, bytes: usize) -> Self {
         let budget = (operations, bytes);
         let (operations, bytes) = (Cell::new(operations), Cell::new(bytes));
-        Self { moment, budget, operations, bytes, over: Cell::new(None) }
+        Self { moment, budget, operations, spent: Cell::new(0), bytes, over: Cell::new(None) }
     }
 
     /// Gives the next item, or group, a budget of its own.
     pub(super) fn refill(&self) {
         if self.over.get().is_none() {
+            self.spent.set(self.spent());
             self.operations.set(self.budget.0);
             self.bytes.set(self.budget.1);
         }
+    }
+
+    /// How many operations the whole run has taken so far.
+    pub(super) fn spent(&self) -> u64 {
+        self.spent.get() + (self.budget.0 - self.operations.get())
     }
 
     /// What went beyond its limit, if anything did. Once it did, nothing more is computed.

@@ -4,6 +4,7 @@ mod anchored;
 mod computed;
 mod laws;
 mod paging;
+mod signals;
 mod spatial;
 #[path = "../support/query.rs"]
 mod support;

@@ -1,6 +1,9 @@
 //! Pages of results: together they are the whole result, and each is as small as was asked.
 
-use ephemeris_store::query::{Course, PageLimits};
+use ephemeris_store::query::{
+    Course, Halt, Moment, PageLimits, Run, Signal, merge_distinct_groups,
+};
+use ephemeris_store::time::Millis;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -145,4 +148,24 @@ pub(crate) fn item() -> impl Strategy<Value = Value> {
             item
         },
     )
+}
+
+/// What must be held to be sorted by something else, or to be told apart, has the size of a page.
+#[test]
+fn what_a_page_cannot_hold_is_refused() {
+    let items: Vec<Value> = (0..50).map(|n| json!({ "n": n, "v": format!("value {n}") })).collect();
+    let world = World::new(&json!({}), &items, 1);
+    let limits = PageLimits { bytes: 100, ..EVERYTHING };
+    let page = |text| world.told_page(text, None, limits, &|| Signal::Go);
+
+    let sorted = page("SELECT DISTINCT VALUE c.v FROM c ORDER BY c.n");
+    let Err(Halt::Refused(error)) = sorted else { panic!("not refused: {sorted:?}") };
+    assert!(error.to_message().contains("too many distinct rows"), "{}", error.to_message());
+
+    let text = "SELECT DISTINCT VALUE COUNT(1) FROM c GROUP BY c.v";
+    let (query, pages) = (world.compile(text), vec![page(text).expect("some of the groups")]);
+    let run = Run::new(Moment::new(Millis(0), Millis(0), 0));
+    let merged = merge_distinct_groups(&query, pages, None, query.window, usize::MAX, &run);
+    let error = merged.err().expect("not all groups are there").to_message();
+    assert!(error.contains("too many groups for DISTINCT"), "{error}");
 }

@@ -11,11 +11,11 @@ use ephemeris_store::ids::{ContainerNumber, DatabaseNumber, GroupId, ItemId};
 use ephemeris_store::indexing::{self, IndexRules};
 use ephemeris_store::item::{ItemKey, LogicalPartition};
 use ephemeris_store::machine::{Entry, LogId, Machine as _};
-use ephemeris_store::partition::{Partition, PartitionSpec};
+use ephemeris_store::partition::{PageOutcome, Partition, PartitionSpec};
 use ephemeris_store::partition_key::{KeyDefinition, KeyKind, PartitionKey, SlotRange};
 use ephemeris_store::query::{
-    CompiledQuery, ComputedProperties, Merged, Metric, Page, PageLimits, Parameters, Position,
-    Scope,
+    CompiledQuery, ComputedProperties, Halt, Merged, Metric, Moment, Page, PageLimits, Parameters,
+    Position, Question, Resume, Run, Scope, Signal, Source, run_page,
 };
 use ephemeris_store::time::{ClockInterval, Millis};
 use ephemeris_store::ttl::PolicyEpoch;
@@ -258,6 +258,26 @@ impl World {
     #[expect(clippy::redundant_closure_for_method_calls, reason = "a path has one lifetime")]
     pub(crate) fn first_page_within(&self, text: &str, limits: PageLimits) -> Page {
         self.asking(text, limits, |asking| asking.first_page())
+    }
+
+    /// A page of the first partition that is told when to end.
+    pub(crate) fn told_page(
+        &self,
+        text: &str,
+        resume: Option<&Resume>,
+        limits: PageLimits,
+        signal: &dyn Fn() -> Signal,
+    ) -> Result<Page, Halt> {
+        let (query, scope, hi) = (self.compile(text), Scope::default(), Millis(1000));
+        let partition = &self.partitions[0];
+        let (view, spec) = (partition.snapshot(), partition.spec());
+        let source = Source { view: &view, spec, key: self.rules.key(), hi };
+        let question = Question { query: &query, scope: &scope, resume, limits };
+        let run = Run::new(Moment::new(hi, hi, 1));
+        match run_page(source, question, &run, signal).expect("memory does not fail") {
+            PageOutcome::Page(page) => page,
+            PageOutcome::InDoubt(_) => panic!("nothing here expires"),
+        }
     }
 
     /// All rows of a query.

@@ -1,0 +1,116 @@
+//! A page under way asks now and then whether to go on, whatever it does: nobody waits for what takes
+//! long, and what nobody waits for ends.
+
+use std::cell::Cell;
+
+use ephemeris_store::query::{Course, Halt, Harvest, Page, Resume, Signal};
+use serde_json::{Value, json};
+
+use crate::world::{EVERYTHING, World};
+
+const ITEMS: usize = 5000;
+
+fn world() -> World {
+    let item = |n: usize| json!({ "n": n, "s": format!("s{n}"), "x": n % 7, "t": [n] });
+    let items: Vec<Value> = (0..ITEMS).map(item).collect();
+    let policy = json!({
+        "includedPaths": [{ "path": "/*" }],
+        "excludedPaths": [{ "path": "/x/?" }],
+        "compositeIndexes": [[{ "path": "/n" }, { "path": "/s" }]],
+    });
+    World::new(&policy, &items, 1)
+}
+
+/// Queries of every course, each along items, an index, or both.
+const QUERIES: [&str; 13] = [
+    "SELECT VALUE c.n FROM c",
+    "SELECT VALUE c.n FROM c WHERE c.x = 9",
+    "SELECT VALUE c.n FROM c WHERE c.n >= 0",
+    "SELECT VALUE c.n FROM c WHERE CONTAINS(c.s, 'none')",
+    "SELECT VALUE t FROM c JOIN t IN c.t",
+    "SELECT VALUE SUM(c.n) FROM c",
+    "SELECT VALUE COUNT(1) FROM c WHERE c.n >= 0",
+    "SELECT VALUE COUNT(1) FROM c WHERE ENDSWITH(c.s, '9')",
+    "SELECT VALUE c.n FROM c ORDER BY c.s",
+    "SELECT VALUE c.n FROM c WHERE c.x = 9 ORDER BY c.n, c.s",
+    "SELECT DISTINCT VALUE c.x FROM c",
+    "SELECT DISTINCT VALUE c.x FROM c ORDER BY c.n, c.s",
+    "SELECT c.x, COUNT(1) AS count FROM c GROUP BY c.x",
+];
+
+#[test]
+fn what_nobody_waits_for_ends_soon() {
+    let world = world();
+    for query in QUERIES {
+        let asked = Cell::new(0);
+        let signal = || {
+            asked.set(asked.get() + 1);
+            Signal::Stop
+        };
+        let page = world.told_page(query, None, EVERYTHING, &signal);
+        assert!(matches!(page, Err(Halt::Stopped)), "{query}: {page:?}");
+        assert_eq!(asked.get(), 1, "{query} ends at once");
+    }
+}
+
+#[test]
+fn large_items_are_not_passed_unasked() {
+    let items: Vec<Value> = (0..10).map(|_| json!({ "s": "x".repeat(300 << 10) })).collect();
+    let world = World::new(&json!({}), &items, 1);
+    let asked = Cell::new(0);
+    let signal = || {
+        asked.set(asked.get() + 1);
+        Signal::Go
+    };
+    world.told_page("SELECT VALUE 1 FROM c", None, EVERYTHING, &signal).expect("a page");
+    assert!(asked.get() >= 9, "asked {} times", asked.get());
+}
+
+#[test]
+fn items_that_take_long_are_not_passed_unasked() {
+    let item = || json!({ "t": (0..100).collect::<Vec<_>>() });
+    let items: Vec<Value> = (0..10).map(|_| item()).collect();
+    let world = World::new(&json!({}), &items, 1);
+    for query in [
+        "SELECT VALUE COUNT(1) FROM c JOIN a IN c.t JOIN b IN c.t",
+        "SELECT DISTINCT VALUE a + b FROM c JOIN a IN c.t JOIN b IN c.t",
+        "SELECT VALUE a FROM c JOIN a IN c.t JOIN b IN c.t WHERE b < 0 ORDER BY c._ts",
+    ] {
+        let asked = Cell::new(0);
+        let signal = || {
+            asked.set(asked.get() + 1);
+            Signal::Go
+        };
+        world.told_page(query, None, EVERYTHING, &signal).expect("a page");
+        assert!(asked.get() >= 9, "{query}: asked {} times", asked.get());
+    }
+}
+
+#[test]
+fn a_page_that_pauses_loses_nothing_and_one_that_cannot_goes_on() {
+    let world = world();
+    for query in QUERIES {
+        let course = world.compile(query).course();
+        let (mut rows, mut pages, mut next) = (Vec::new(), 0, None::<Resume>);
+        loop {
+            let page = world.told_page(query, next.as_ref(), EVERYTHING, &|| Signal::Pause);
+            let Page { harvest, next: then, .. } = page.expect("a page");
+            if let Harvest::Rows(found) = harvest {
+                rows.extend(found.into_iter().map(|row| row.json));
+            }
+            pages += 1;
+            next = then;
+            if next.is_none() {
+                break;
+            }
+        }
+        let is_count = query.contains("COUNT(1) FROM c WHERE");
+        let can_pause = matches!(course, Course::Walk | Course::Sums) && !is_count;
+        assert_eq!(pages > 1, can_pause, "{query}: {pages} pages");
+        if course == Course::Walk {
+            let rows: Vec<String> =
+                rows.into_iter().map(|row| String::from_utf8(row).expect("JSON")).collect();
+            assert_eq!(rows, world.rows(query), "{query}");
+        }
+    }
+}
