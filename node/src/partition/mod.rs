@@ -11,6 +11,7 @@ mod simulation;
 mod sweeper;
 #[cfg(test)]
 mod throttling;
+mod waiting;
 
 use std::time::Duration;
 
@@ -195,6 +196,8 @@ pub(crate) struct QueryRequest {
     pub(crate) first: Millis,
     /// Decides what `RAND` gives.
     pub(crate) seed: u64,
+    /// How long the one who asks waits for the page.
+    pub(crate) patience: Duration,
 }
 
 /// One page of the change feed of one partition.

@@ -15,7 +15,7 @@
 //! leader.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ephemeris_raft::{Executor, Group, ProposeError, ReadError};
@@ -41,11 +41,12 @@ use ephemeris_store::ttl::{Life, PolicyEpoch, TtlPolicy};
 use tokio::sync::Mutex;
 
 use super::meter::{Draw, Gauges, Meter, Moment};
+use super::waiting::Waiting;
 use super::{
     Burst, ChangesRequest, Feed, PartitionError, PartitionRequest, PartitionResponse,
     PartitionStatistics, Policies, Price, QueryRequest, ReadLevel, TtlStatus, cost,
 };
-use crate::clock::{self, Instant, Reading, SharedClock, Trust};
+use crate::clock::{self, Reading, SharedClock, Trust};
 use crate::placement::Directory;
 
 /// How often a read looks again after advancing the clock: an item can be written anew meanwhile.
@@ -54,10 +55,6 @@ const LOOKS_MAX: u32 = 5;
 /// How long a replica waits for an entry that the client has seen, before the leader is asked: entries
 /// come within milliseconds, or not for a while.
 const CATCH_UP_MAX: Duration = Duration::from_millis(10);
-/// How long a partition works for one page of a query, if it can go on with the next.
-const PAGE_TIME_MAX: Duration = Duration::from_secs(1);
-/// How much longer it works if it cannot: together the time an operation may take.
-const UNPAUSED_TIME_MAX: Duration = Duration::from_secs(4);
 /// Rows looked at to count what waits to be swept.
 const BACKLOG_ROWS_MAX: u64 = 100_000;
 /// How long a client should wait while too many deleted logical partitions have rows: about as long as
@@ -449,7 +446,7 @@ impl PartitionService {
             },
         };
         let first_page = request.resume.is_none();
-        let (waiting, pause) = (Waiting::new(), clock::monotonic() + PAGE_TIME_MAX);
+        let waiting = Waiting::new(clock::monotonic(), request.patience);
         let shared = Arc::new(Asked { request, query, key: container.definition.key().clone() });
         let glance = |view: &PartitionView, hi| {
             // With a backlog there is more to look at than the page tells.
@@ -469,7 +466,7 @@ impl PartitionService {
             move || {
                 let run =
                     Run::new(query::Moment::new(hi, shared.request.first, shared.request.seed));
-                shared.page(&view, &spec, hi, &run, &|| watch.signal(pause))
+                shared.page(&view, &spec, hi, &run, &|| watch.signal(clock::monotonic()))
             }
         });
         let (lsn, page) = page.await?;
@@ -612,9 +609,6 @@ impl PartitionService {
     }
 }
 
-/// Somebody who waits for a query: once this is gone, nobody does.
-struct Waiting(Arc<AtomicBool>);
-
 /// A query with all it takes to run it, and the partition key of its container.
 struct Asked {
     request: QueryRequest,
@@ -635,39 +629,6 @@ impl Asked {
         let source = Source { view, spec, key, hi };
         let (scope, resume, limits) = (&request.scope, request.resume.as_ref(), request.limits);
         run_page(source, Question { query, scope, resume, limits }, run, signal)
-    }
-}
-
-/// Knows whether somebody still waits for a query.
-struct Watch(Arc<AtomicBool>);
-
-impl Waiting {
-    fn new() -> Self {
-        Self(Arc::new(AtomicBool::new(true)))
-    }
-
-    fn watch(&self) -> Watch {
-        Watch(self.0.clone())
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Relaxed);
-    }
-}
-
-impl Watch {
-    /// What a page should do that began with the intent to end at `pause`.
-    fn signal(&self, pause: Instant) -> Signal {
-        let now = clock::monotonic();
-        if !self.0.load(Ordering::Relaxed) || now >= pause + UNPAUSED_TIME_MAX {
-            Signal::Stop
-        } else if now >= pause {
-            Signal::Pause
-        } else {
-            Signal::Go
-        }
     }
 }
 

@@ -289,6 +289,7 @@ fn query() -> PartitionRequest {
         limits,
         first: Millis(0),
         seed: 0,
+        patience: Duration::from_secs(5),
     };
     PartitionRequest::Query(Box::new(request))
 }

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::http::StatusCode;
 use ephemeris_store::catalog::PartitionRecord;
@@ -40,6 +41,9 @@ const SHARE_BYTES_MIN: usize = 64 << 10;
 const ROWS_SKIPPED_MAX: usize = 10_000;
 /// Partitions asked at the same time.
 const FAN_OUT_MAX: usize = 8;
+/// Most time kept for a partition's answer to come back and be merged: a page that takes too long is
+/// told so, and not taken for one that nobody answered.
+const ANSWER_TIME_MAX: Duration = Duration::from_millis(250);
 /// A page ends when this part of the request's time is over.
 const TIME_PART: u32 = 2;
 
@@ -189,8 +193,10 @@ impl QueryRun<'_> {
     ) -> Result<PartitionResponse, RequestError> {
         let query = self.question.query.clone().map(|spec| (spec.text, spec.parameters));
         let scope = Scope { key: self.question.key.clone(), epks: self.question.epks.clone() };
-        let first = self.first;
-        let request = QueryRequest { query, scope, resume, limits, first, seed: rand::random() };
+        let (first, seed) = (self.first, rand::random());
+        let left = self.call.deadline.saturating_duration_since(clock::monotonic());
+        let patience = left - ANSWER_TIME_MAX.min(left / 10);
+        let request = QueryRequest { query, scope, resume, limits, first, seed, patience };
         let request = PartitionRequest::Query(Box::new(request));
         let node = &self.gateway.node;
         let level = self.freshness.at(node, partition);
