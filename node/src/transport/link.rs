@@ -29,9 +29,10 @@ const PENDING_MAX: usize = 8192;
 const WRITE_BYTES_TARGET: usize = 256 << 10;
 /// How long connecting and greeting may take.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(1);
-/// Pause after a failed attempt, doubled up to the second number.
+/// Pause after a failed attempt, doubled up to the second number. A node that is back is reached on all
+/// of its links well before the next election.
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
-const BACKOFF_MAX: Duration = Duration::from_secs(1);
+const BACKOFF_MAX: Duration = Duration::from_millis(200);
 
 /// A connection to one node. Clones share it; it ends with its last clone.
 #[derive(Clone)]
