@@ -17,6 +17,7 @@ use thiserror::Error;
 
 pub(crate) use keys::{AccountKeys, EMULATOR_KEY, KeySources, Secret};
 
+use crate::connections::CONNECTIONS_MAX;
 use crate::consistency::ConsistencyLevel;
 use crate::partition::Burst;
 use crate::telemetry::LogFormat;
@@ -224,6 +225,8 @@ pub(crate) struct NodeConfig {
     pub(crate) consistency: ConsistencyLevel,
     /// How long a request may take.
     pub(crate) request_timeout: Duration,
+    /// Clients' connections at the same time.
+    pub(crate) connections_max: usize,
     /// Memory for uncompressed blocks, in bytes.
     pub(crate) block_cache_bytes: usize,
     /// Memory for unflushed writes, in bytes.
@@ -318,6 +321,7 @@ impl NodeConfig {
             tls: tls_source(settings, http)?,
             consistency: settings.consistency,
             request_timeout: Duration::from_millis(settings.request_timeout_ms),
+            connections_max: CONNECTIONS_MAX,
             block_cache_bytes: settings.block_cache_mib << 20,
             write_buffer_bytes: settings.write_buffer_mib << 20,
             clock_width_max: Duration::from_millis(settings.clock_width_ms_max),

@@ -20,7 +20,7 @@ use tracing::{debug, info, warn};
 use crate::admin;
 use crate::clock;
 use crate::config::NodeConfig;
-use crate::connections;
+use crate::connections::{self, Room};
 use crate::gateway::{self, Gateway};
 use crate::node::{Node, StartupError};
 use crate::platform::{DirectoryError, Platform, TakeMachine};
@@ -61,7 +61,7 @@ pub(crate) enum ServerError {
 
 /// Runs a node until it is told to stop.
 pub(crate) async fn run(
-    config: NodeConfig,
+    mut config: NodeConfig,
     metrics: PrometheusHandle,
     take: TakeMachine,
 ) -> Result<(), ServerError> {
@@ -76,6 +76,8 @@ pub(crate) async fn run(
         warn!("requests are checked with the emulator key, which everybody knows");
     }
     let machine = take(&config)?;
+    let room = Room::take();
+    config.connections_max = room.connections;
     let starting = async {
         match tls.clone() {
             None => {
@@ -83,7 +85,7 @@ pub(crate) async fn run(
                     .await
             }
             Some(tls) => {
-                let listener = TlsListener::new(listener, tls);
+                let listener = TlsListener::new(listener, tls, room.handshakes);
                 Server::start(machine.as_ref(), config, (listener, http), metrics).await
             }
         }
@@ -151,12 +153,13 @@ impl Server {
     {
         let started = clock::monotonic();
         let (tasks, connections) = (Tasks::new(), Tasks::new());
+        let clients = (listener, config.connections_max);
         let node = Node::start(machine, config, http, tasks.clone()).await?;
         tasks.spawn("metrics", telemetry::keep_up(metrics.clone()));
         let gateway = Gateway::new(node.clone());
         let (timeout, stop) = (gateway.timeout(), connections.token().clone());
         let router = router(gateway.clone(), metrics);
-        connections.spawn_orderly("http", connections::serve(listener, router, timeout, stop));
+        connections.spawn_orderly("http", connections::serve(clients, router, timeout, stop));
         announce_readiness(&tasks, node, started);
         Ok(Self { gateway, tasks, connections })
     }

@@ -6,6 +6,7 @@
 //! 4. When the node stops, requests under way are answered; then the connections close.
 
 mod patience;
+mod room;
 
 use std::fmt::Debug;
 use std::pin::pin;
@@ -22,9 +23,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, error};
 
 use patience::Patient;
+pub(crate) use room::{CONNECTIONS_MAX, Room};
 
-/// Connections at the same time; more wait in the kernel.
-const CONNECTIONS_MAX: usize = 16_384;
 /// How long the head of a request may take over HTTP/1.1, from its first byte or from the answer
 /// before. Longer than most clients keep a connection they do not use.
 const HEAD_DEADLINE: Duration = Duration::from_secs(75);
@@ -33,9 +33,9 @@ const SILENCE_MAX: Duration = Duration::from_mins(2);
 /// How long a client may take nothing of what it is sent.
 const STALL_MAX: Duration = Duration::from_secs(30);
 
-/// Answers clients until it is told to stop, and until they have their last answers.
+/// Answers clients, so many at a time, until it is told to stop, and until they have their last answers.
 pub(crate) async fn serve<L>(
-    mut listener: L,
+    (mut listener, connections_max): (L, usize),
     router: Router,
     request_timeout: Duration,
     stop: CancellationToken,
@@ -45,7 +45,7 @@ pub(crate) async fn serve<L>(
 {
     let mut connections = JoinSet::new();
     loop {
-        let has_room = connections.len() < CONNECTIONS_MAX;
+        let has_room = connections.len() < connections_max;
         tokio::select! {
             () = stop.cancelled() => break,
             Some(ended) = connections.join_next() => report(ended),
@@ -134,6 +134,11 @@ mod tests {
 
     impl World {
         fn new() -> Self {
+            Self::with_room(100)
+        }
+
+        /// A server that takes so many connections at a time.
+        fn with_room(most: usize) -> Self {
             let (door, connections) = mpsc::channel(1);
             let (stop, release) = (CancellationToken::new(), std::sync::Arc::new(Notify::new()));
             let held = release.clone();
@@ -146,7 +151,7 @@ mod tests {
                 .route("/long", get(async || "x".repeat(LONG_BYTES)))
                 .route("/held", get(held));
             let mut serving = JoinSet::new();
-            serving.spawn(serve(Door(connections), router, REQUEST_TIMEOUT, stop.clone()));
+            serving.spawn(serve((Door(connections), most), router, REQUEST_TIMEOUT, stop.clone()));
             Self { door, stop, release, serving }
         }
 
@@ -229,6 +234,20 @@ mod tests {
             assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0, "it hung up");
         }
         assert!(started.elapsed() > 2 * (SILENCE_MAX + REQUEST_TIMEOUT), "it took long");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_comes_when_there_is_no_room_waits_until_somebody_leaves() {
+        let world = World::with_room(1);
+        let first = world.connect().await;
+        let mut second = world.connect().await;
+        second.write_all(REQUEST).await.unwrap();
+        let mut answer = [0; 8];
+        let waiting = tokio::time::timeout(HEAD_DEADLINE / 2, second.read(&mut answer)).await;
+        assert!(waiting.is_err(), "nobody has taken it in");
+        drop(first);
+        second.read_exact(&mut answer).await.unwrap();
+        assert_eq!(&answer, b"HTTP/1.1");
     }
 
     #[tokio::test(start_paused = true)]

@@ -185,6 +185,7 @@ impl World {
             tls: None,
             consistency: ConsistencyLevel::Strong,
             request_timeout: self.options.request_timeout,
+            connections_max: 1000,
             block_cache_bytes: 0,
             write_buffer_bytes: 0,
             clock_width_max: WIDTH_MAX,

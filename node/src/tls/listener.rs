@@ -16,8 +16,6 @@ use super::Tls;
 
 /// How long a client may take until it is encrypted.
 const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
-/// Handshakes under way at the same time; more wait in the kernel.
-const HANDSHAKES_MAX: usize = 1024;
 
 /// A connection, or that there is none.
 type Shaken = Option<(TlsStream<TcpStream>, SocketAddr)>;
@@ -27,12 +25,14 @@ pub(crate) struct TlsListener {
     tcp: TcpListener,
     tls: Arc<Tls>,
     handshakes: JoinSet<Shaken>,
+    /// Handshakes under way at the same time; more wait in the kernel.
+    handshakes_max: usize,
 }
 
 impl TlsListener {
     /// Encrypts the connections of a listener.
-    pub(crate) fn new(tcp: TcpListener, tls: Arc<Tls>) -> Self {
-        Self { tcp, tls, handshakes: JoinSet::new() }
+    pub(crate) fn new(tcp: TcpListener, tls: Arc<Tls>, handshakes_max: usize) -> Self {
+        Self { tcp, tls, handshakes: JoinSet::new(), handshakes_max }
     }
 
     fn begin_handshake(&mut self, stream: TcpStream, client: SocketAddr) {
@@ -54,7 +54,7 @@ impl Listener for TlsListener {
 
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
         loop {
-            let has_room = self.handshakes.len() < HANDSHAKES_MAX;
+            let has_room = self.handshakes.len() < self.handshakes_max;
             tokio::select! {
                 Some(done) = self.handshakes.join_next() => {
                     if let Some(connection) = done.expect("handshakes do not panic") {
