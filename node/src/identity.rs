@@ -9,7 +9,8 @@ use ephemeris_store::ids::{NodeId, ReplicaId};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-const IDENTITY_FILE: &str = "identity.json";
+/// Where it is said.
+pub(crate) const IDENTITY_FILE: &str = "identity.json";
 /// What becomes of it once it is whole.
 const NEW_FILE: &str = "identity.json.new";
 /// More than an identity ever takes; what is longer is damaged.
@@ -64,7 +65,10 @@ pub(crate) enum IdentityError {
         node: NodeId,
     },
     /// `identity.json` is not what was written.
-    #[error("{path}/identity.json is damaged: {detail}")]
+    #[error(
+        "{path}/identity.json is damaged: {detail}. Put the file back, or run `ephemeris rebuild-node` \
+         and start the node again; it will copy everything from the others"
+    )]
     Damaged {
         /// The directory.
         path: String,

@@ -14,9 +14,11 @@ use ephemeris_raft::disk::{Disk, RealDisk};
 use ephemeris_raft::wal::{Wal, WalError, WalOptions};
 use ephemeris_raft::{Executor, Storage};
 use ephemeris_store::engine::{Fault, RocksEngine, RocksOptions};
+use ephemeris_store::ids::NodeId;
 use futures_util::future::BoxFuture;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tracing::warn;
 
 use crate::clock::{MachineTime, TimeSource};
 use crate::config::NodeConfig;
@@ -71,10 +73,25 @@ pub(crate) struct Stream {
 pub(crate) enum StorageError {
     /// The state engine is not usable.
     #[error("the state cannot be opened: {0}")]
-    State(#[from] Fault),
+    State(Fault),
     /// The write-ahead log is not usable.
     #[error("the log cannot be opened: {0}")]
     Log(#[from] WalError),
+    /// What was acknowledged may not be what is on disk.
+    #[error(
+        "{detail}. Nothing of {directory} is served. `ephemeris rebuild-node {node} --data-dir \
+         {directory} --http URL`, with the URL of a healthy node, throws the damaged data away; then \
+         start node {node} again, and it copies everything from the others. A node alone has a backup \
+         or nothing"
+    )]
+    Damaged {
+        /// What is wrong.
+        detail: String,
+        /// The data directory.
+        directory: String,
+        /// Whose it is.
+        node: NodeId,
+    },
     /// A directory or thread could not be made.
     #[error("storage cannot be opened: {0}")]
     Io(#[from] io::Error),
@@ -100,12 +117,19 @@ pub(crate) enum DirectoryError {
 }
 
 const LOCK_FILE: &str = "lock";
+/// What a data directory holds of a replicated state: the engine, the log, and snapshots on their way in.
+pub(crate) const STATE_DIRECTORY: &str = "state";
+pub(crate) const LOG_DIRECTORY: &str = "log";
+pub(crate) const SNAPSHOT_DIRECTORY: &str = "snapshots";
+/// Beside the engine's files once one of them was found to be damaged; says what was found.
+const DAMAGE_FILE: &str = "DAMAGED";
 
 /// Takes the machine that a node is to run on.
 pub(crate) type TakeMachine = fn(&NodeConfig) -> Result<Box<dyn Platform>, DirectoryError>;
 
 /// The operating system, with the directory it keeps for the node.
 pub(crate) struct OperatingSystem {
+    node: NodeId,
     path: PathBuf,
     data: Arc<RealDisk>,
     options: RocksOptions,
@@ -117,13 +141,13 @@ impl OperatingSystem {
     /// Takes the data directory for this process alone; makes it if it is not there.
     pub(crate) fn take(config: &NodeConfig) -> Result<Self, DirectoryError> {
         let path = config.data_dir.clone();
-        let lock = take_lock(&path)?;
+        let lock = lock_directory(&path)?;
         let data = Arc::new(RealDisk::open(&path).map_err(|source| unusable(&path, source))?);
         let options = RocksOptions {
             block_cache_bytes: config.block_cache_bytes,
             write_buffer_bytes: config.write_buffer_bytes,
         };
-        Ok(Self { path, data, options, _lock: lock })
+        Ok(Self { node: config.node, path, data, options, _lock: lock })
     }
 }
 
@@ -133,10 +157,13 @@ impl OperatingSystem {
         &self,
         on: impl FnOnce(Arc<dyn Disk>) -> Arc<dyn Disk>,
     ) -> Result<Storage, StorageError> {
-        let engine = Arc::new(RocksEngine::open(&self.path.join("state"), self.options)?);
-        let log = on(Arc::new(RealDisk::open(&self.path.join("log"))?));
-        let snapshots = Arc::new(RealDisk::open(&self.path.join("snapshots"))?);
-        let (wal, writer) = Wal::open(log, WalOptions::default())?;
+        let engine = Arc::new(self.open_engine()?);
+        let log = on(Arc::new(RealDisk::open(&self.path.join(LOG_DIRECTORY))?));
+        let snapshots = Arc::new(RealDisk::open(&self.path.join(SNAPSHOT_DIRECTORY))?);
+        let (wal, writer) = Wal::open(log, WalOptions::default()).map_err(|error| match error {
+            WalError::Corrupt { .. } => self.damaged(error.to_string()),
+            WalError::Io(_) => StorageError::Log(error),
+        })?;
         let run = move || {
             if let Err(error) = writer.run() {
                 // A disk that did not write what it was told must not be trusted again.
@@ -145,6 +172,33 @@ impl OperatingSystem {
         };
         std::thread::Builder::new().name("wal".into()).spawn(run)?;
         Ok(Storage { engine, wal, snapshots, executor: Executor::Threads })
+    }
+
+    /// Opens the state, unless it was found to be damaged. Should that turn out later, the process ends,
+    /// and no later one serves what is left: a row that nobody has read yet may be as wrong.
+    fn open_engine(&self) -> Result<RocksEngine, StorageError> {
+        let directory = self.path.join(STATE_DIRECTORY);
+        let mark = directory.join(DAMAGE_FILE);
+        match fs::read_to_string(&mark) {
+            Ok(detail) => return Err(self.damaged(detail)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error.into()),
+        }
+        let on_damage = Box::new(move |fault: &Fault| {
+            if let Err(error) = fs::write(&mark, fault.to_string()) {
+                warn!(%error, "damage could not be noted: the next start will not know of it");
+            }
+            supervisor::fault(&fault.to_string());
+        });
+        RocksEngine::open(&directory, self.options, on_damage).map_err(|fault| match fault {
+            Fault::Corrupt { .. } => self.damaged(fault.to_string()),
+            Fault::Engine(_) => StorageError::State(fault),
+        })
+    }
+
+    fn damaged(&self, detail: String) -> StorageError {
+        let directory = self.path.display().to_string();
+        StorageError::Damaged { detail, directory, node: self.node }
     }
 }
 
@@ -167,7 +221,7 @@ impl Platform for OperatingSystem {
 }
 
 /// Makes the directory if it is not there, and keeps everybody else out.
-fn take_lock(path: &Path) -> Result<File, DirectoryError> {
+pub(crate) fn lock_directory(path: &Path) -> Result<File, DirectoryError> {
     let open = || {
         fs::create_dir_all(path)?;
         File::create(path.join(LOCK_FILE))
@@ -194,9 +248,9 @@ mod tests {
     fn a_directory_has_one_user_at_a_time() {
         let parent = tempfile::tempdir().unwrap();
         let path = parent.path().join("data");
-        let first = take_lock(&path).unwrap();
-        assert!(matches!(take_lock(&path), Err(DirectoryError::InUse { .. })));
+        let first = lock_directory(&path).unwrap();
+        assert!(matches!(lock_directory(&path), Err(DirectoryError::InUse { .. })));
         drop(first);
-        take_lock(&path).unwrap();
+        lock_directory(&path).unwrap();
     }
 }

@@ -99,9 +99,8 @@ pub enum StartError {
     /// Its state was being replaced by a snapshot that is gone.
     #[error(
         "group {group}: a snapshot was being installed when this node stopped, and its file {file} \
-         is missing or damaged, so this replica is lost. Run `ephemeris forget-node {node} --http \
-         URL` at a healthy node and start this one again with an empty data directory; it will \
-         copy everything from the others"
+         is missing or damaged, so this replica is lost. Run `ephemeris rebuild-node {node}` and \
+         start this node again; it will copy everything from the others"
     )]
     LostSnapshot {
         /// The group.

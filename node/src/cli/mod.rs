@@ -2,6 +2,7 @@
 
 mod client;
 mod query;
+mod rebuild;
 mod status;
 mod ttl;
 
@@ -68,13 +69,22 @@ enum Command {
         #[command(flatten)]
         trust: Trust,
     },
-    /// Give up a node that lost its data: its replicas are made anew.
+    /// Give up a node that will not come back: its replicas are made anew elsewhere.
     ForgetNode {
         /// The node's number.
         node: u32,
         #[command(flatten)]
         connection: Connection,
     },
+    /// Throw away the damaged data of a node that does not run, so that it is made anew from the others.
+    ///
+    /// A healthy node forgets it, and its data directory is emptied; it is refused if some group would
+    /// be left without a majority.
+    #[command(
+        after_help = "Example, on the machine of node 3, node 1 being healthy:\n  ephemeris \
+                            rebuild-node 3 --data-dir /var/lib/ephemeris --http http://n1:8081"
+    )]
+    RebuildNode(rebuild::RebuildArgs),
     /// Run queries: a conversation, or statements from the command line or standard input.
     #[command(after_help = query::EXAMPLES)]
     Query(Box<query::QueryArgs>),
@@ -329,6 +339,12 @@ fn set_sweeping(connection: &Connection, sweeping: &str) -> anyhow::Result<ExitC
     Ok(ExitCode::SUCCESS)
 }
 
+async fn forget_node(client: &Client, node: u32) -> anyhow::Result<()> {
+    let body = serde_json::json!({ "node": node }).to_string();
+    client.send("POST", "/admin/forget-node", Some(body), &[]).await?.json()?;
+    Ok(())
+}
+
 fn run(command: Command, take: TakeMachine) -> anyhow::Result<ExitCode> {
     match command {
         Command::StartSingleNode(flags) => {
@@ -357,15 +373,14 @@ fn run(command: Command, take: TakeMachine) -> anyhow::Result<ExitCode> {
         Command::Ttl(TtlCommand::Resume { connection }) => set_sweeping(&connection, "running"),
         Command::Healthcheck { http, trust } => block_on(client::healthcheck(&http, &trust)),
         Command::ForgetNode { node, connection } => {
-            let body = serde_json::json!({ "node": node }).to_string();
-            let answer = block_on(async {
-                let client = Client::new(&connection)?;
-                client.send("POST", "/admin/forget-node", Some(body), &[]).await
-            })?;
-            answer.json()?;
+            block_on(async { forget_node(&Client::new(&connection)?, node).await })?;
             println!(
                 "Node {node} is forgotten. It can be started again with an empty data directory."
             );
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::RebuildNode(args) => {
+            block_on(rebuild::run(args))?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Query(args) => query::run(*args),

@@ -63,8 +63,8 @@ pub(crate) enum StartupError {
     /// The log is not there, though the node was a member.
     #[error(
         "node {node} is a member of the cluster, but its log is gone from {directory}. Restore the \
-         data directory as a whole, or run `ephemeris forget-node {node} --http URL` at a healthy \
-         node, empty the directory and start again"
+         data directory as a whole; or run `ephemeris rebuild-node {node} --data-dir {directory} \
+         --http URL`, with the URL of a healthy node, and start again"
     )]
     LostLog {
         /// The node.
@@ -86,12 +86,14 @@ pub(crate) enum StartupError {
     /// The cluster knows this node with other data.
     #[error(
         "node {node} is known to the cluster with another data directory: its data was lost or \
-         replaced. Run `ephemeris forget-node {node} --http URL` at a healthy node, then start it \
-         again"
+         replaced. Run `ephemeris rebuild-node {node} --data-dir {directory} --http URL`, with the URL \
+         of a healthy node, and start it again as a new one"
     )]
     LostData {
         /// The node.
         node: NodeId,
+        /// Its data directory.
+        directory: String,
     },
     /// The cluster does not take this node in.
     #[error(transparent)]
@@ -267,7 +269,9 @@ impl Foundation {
                     Some(Probed { formed: true, known_directory }) => {
                         let mine = self.data.identity().directory();
                         if known_directory.is_some_and(|known| known != mine) {
-                            return Err(StartupError::LostData { node: self.config.node });
+                            let directory = self.config.data_dir.display().to_string();
+                            let node = self.config.node;
+                            return Err(StartupError::LostData { node, directory });
                         }
                         return Ok(Some(*other));
                     }

@@ -269,7 +269,7 @@ fn t55_a_node_made_anew_with_a_slow_clock_shows_nothing_that_has_expired() {
         let ended = || world.host(3).and_then(|host| host.ended());
         scene.world.wait("the node to be refused", PATIENCE, || ended().is_some()).await;
         let reason = ended().expect("it has ended");
-        assert!(reason.contains("forget-node 3"), "{reason}");
+        assert!(reason.contains("rebuild-node 3"), "{reason}");
         scene.world.end(3, Loss::Everything);
 
         let forget = json!({ "node": 3 });

@@ -45,7 +45,7 @@ pub(crate) enum Refused {
     /// The node is known with other data: it lost its disk.
     #[error(
         "node {node} is known with another data directory: its data was lost or replaced. \
-         Run `ephemeris forget-node {node} --http URL` at a healthy node, then start it again"
+         Run `ephemeris rebuild-node {node}`, then start it again as a new one"
     )]
     LostData {
         /// The node.

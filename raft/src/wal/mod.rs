@@ -60,10 +60,8 @@ pub enum WalError {
     Io(#[from] io::Error),
     /// The log is damaged somewhere else than at its very end.
     #[error(
-        "the write-ahead log is damaged: {directory}/{file} at offset {offset}: {detail}. \
-         Entries that were acknowledged may be lost on this node. Do not delete the file: stop the \
-         node, keep a copy of its data directory, run `ephemeris forget-node` at a healthy node and \
-         start this one again with an empty directory; it will copy everything from the others"
+        "the write-ahead log is damaged: {directory}/{file} at offset {offset}: {detail}; entries \
+         that were acknowledged may be lost on this node. Do not delete the file alone"
     )]
     Corrupt {
         /// The log's directory.

@@ -277,7 +277,7 @@ pub enum CatalogRefusal {
     /// The node is known with another data directory.
     #[error(
         "node {node} is known with another data directory: its data was lost or replaced. \
-         Run `ephemeris forget-node {node} --http URL` at a healthy node, then start it again"
+         Run `ephemeris rebuild-node {node}`, then start it again as a new one"
     )]
     AnotherDirectory {
         /// The node.

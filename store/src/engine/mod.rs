@@ -19,7 +19,7 @@ use thiserror::Error;
 pub use batch::{Batch, Change, Changes};
 pub use memory::MemoryEngine;
 #[cfg(feature = "rocksdb")]
-pub use rocks::{RocksEngine, RocksOptions};
+pub use rocks::{OnDamage, RocksEngine, RocksOptions};
 
 /// A table: an ordered map from bytes to bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use rocksdb::{
     BlockBasedOptions, Cache, ColumnFamilyDescriptor, DB, DBCompressionType,
-    DBRawIteratorWithThreadMode, FlushOptions, Options, ReadOptions, SliceTransform,
+    DBRawIteratorWithThreadMode, ErrorKind, FlushOptions, Options, ReadOptions, SliceTransform,
     SnapshotWithThreadMode, WriteBatch, WriteOptions,
 };
 use self_cell::self_cell;
@@ -47,26 +47,55 @@ const MEMTABLE_FILTER_RATIO: f64 = 0.01;
 /// Bytes of the item number at the end of each index entry.
 const NUMBER_BYTES: usize = size_of::<ItemNumber>();
 
+/// Is told of damage by whoever comes upon it: a reader, a writer, the sender of a snapshot.
+pub type OnDamage = Box<dyn Fn(&Fault) + Send + Sync>;
+
 /// A RocksDB database with one column family per table.
 pub struct RocksEngine {
-    db: Arc<DB>,
+    database: Arc<Database>,
 }
 
-impl From<rocksdb::Error> for Fault {
-    fn from(error: rocksdb::Error) -> Self {
-        Fault::Engine(error.into_string())
-    }
+struct Database {
+    db: DB,
+    on_damage: OnDamage,
 }
 
 impl RocksEngine {
-    /// Opens or creates the database in `directory`.
-    pub fn open(directory: &Path, options: RocksOptions) -> Result<Self, Fault> {
+    /// Opens or creates the database in `directory`. Bytes that are found not to be what was written are
+    /// a fault of corruption: of this call, or later one that `on_damage` is told of.
+    pub fn open(
+        directory: &Path,
+        options: RocksOptions,
+        on_damage: OnDamage,
+    ) -> Result<Self, Fault> {
         let cache = Cache::new_lru_cache(options.block_cache_bytes);
         let families = Table::ALL.map(|table| {
             ColumnFamilyDescriptor::new(table.name(), table_options(&cache, options, table))
         });
-        let db = DB::open_cf_descriptors(&database_options(options), directory, families)?;
-        Ok(Self { db: Arc::new(db) })
+        let db = DB::open_cf_descriptors(&database_options(options), directory, families);
+        let db = db.map_err(fault)?;
+        Ok(Self { database: Arc::new(Database { db, on_damage }) })
+    }
+}
+
+fn fault(error: rocksdb::Error) -> Fault {
+    if error.kind() == ErrorKind::Corruption {
+        return Fault::corrupt("the files of the state", error.into_string());
+    }
+    Fault::Engine(error.into_string())
+}
+
+impl Database {
+    fn fault(&self, error: rocksdb::Error) -> Fault {
+        let fault = fault(error);
+        if let Fault::Corrupt { .. } = fault {
+            (self.on_damage)(&fault);
+        }
+        fault
+    }
+
+    fn family(&self, table: Table) -> &rocksdb::ColumnFamily {
+        self.db.cf_handle(table.name()).expect("every table was opened with the database")
     }
 }
 
@@ -132,10 +161,6 @@ fn unjournaled() -> WriteOptions {
     options
 }
 
-fn family(db: &DB, table: Table) -> &rocksdb::ColumnFamily {
-    db.cf_handle(table.name()).expect("every table was opened with the database")
-}
-
 fn read_options(range: &KeyRange, direction: Direction) -> ReadOptions {
     let mut options = ReadOptions::default();
     let is_one_value = ends_with_number(range.table)
@@ -153,18 +178,22 @@ fn read_options(range: &KeyRange, direction: Direction) -> ReadOptions {
 
 impl Read for RocksEngine {
     fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
-        Ok(self.db.get_cf(family(&self.db, table), key)?)
+        let Database { db, .. } = &*self.database;
+        let value = db.get_cf(self.database.family(table), key);
+        value.map_err(|error| self.database.fault(error))
     }
 
     fn cursor(&self, range: &KeyRange, direction: Direction) -> Box<dyn Cursor + '_> {
-        RocksCursor::boxed(range, direction, |options| {
-            self.db.raw_iterator_cf_opt(family(&self.db, range.table), options)
+        let Database { db, .. } = &*self.database;
+        RocksCursor::boxed(&self.database, range, direction, |options| {
+            db.raw_iterator_cf_opt(self.database.family(range.table), options)
         })
     }
 }
 
 /// Walks the rows between the bounds its iterator was given.
 struct RocksCursor<'a> {
+    database: &'a Database,
     rows: DBRawIteratorWithThreadMode<'a, DB>,
     direction: Direction,
     /// False until the first row was asked for.
@@ -173,6 +202,7 @@ struct RocksCursor<'a> {
 
 impl<'a> RocksCursor<'a> {
     fn boxed(
+        database: &'a Database,
         range: &KeyRange,
         direction: Direction,
         rows: impl FnOnce(ReadOptions) -> DBRawIteratorWithThreadMode<'a, DB>,
@@ -180,7 +210,8 @@ impl<'a> RocksCursor<'a> {
         if range.is_empty() {
             return Box::new(NoRows);
         }
-        Box::new(Self { rows: rows(read_options(range, direction)), direction, has_begun: false })
+        let rows = rows(read_options(range, direction));
+        Box::new(Self { database, rows, direction, has_begun: false })
     }
 
     fn advance(&mut self) {
@@ -199,7 +230,7 @@ impl Cursor for RocksCursor<'_> {
         self.advance();
         let row = self.rows.item();
         if row.is_none() {
-            self.rows.status()?;
+            self.rows.status().map_err(|error| self.database.fault(error))?;
         }
         Ok(row)
     }
@@ -219,7 +250,7 @@ type Snapshot<'a> = SnapshotWithThreadMode<'a, DB>;
 self_cell!(
     /// The database as it was at one moment, kept alive together with the database.
     struct RocksView {
-        owner: Arc<DB>,
+        owner: Arc<Database>,
         #[covariant]
         dependent: Snapshot,
     }
@@ -227,13 +258,15 @@ self_cell!(
 
 impl Read for RocksView {
     fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
-        Ok(self.borrow_dependent().get_cf(family(self.borrow_owner(), table), key)?)
+        let database = self.borrow_owner();
+        let value = self.borrow_dependent().get_cf(database.family(table), key);
+        value.map_err(|error| database.fault(error))
     }
 
     fn cursor(&self, range: &KeyRange, direction: Direction) -> Box<dyn Cursor + '_> {
-        RocksCursor::boxed(range, direction, |options| {
-            let family = family(self.borrow_owner(), range.table);
-            self.borrow_dependent().raw_iterator_cf_opt(family, options)
+        let database = self.borrow_owner();
+        RocksCursor::boxed(database, range, direction, |options| {
+            self.borrow_dependent().raw_iterator_cf_opt(database.family(range.table), options)
         })
     }
 }
@@ -241,7 +274,7 @@ impl Read for RocksView {
 impl Engine for RocksEngine {
     fn write(&self, batch: Batch) -> Result<(), Fault> {
         let mut changes = WriteBatch::with_capacity_bytes(batch.bytes());
-        let families = Table::ALL.map(|table| family(&self.db, table));
+        let families = Table::ALL.map(|table| self.database.family(table));
         let family = |table: Table| families[table as usize];
         for change in batch.changes() {
             match change {
@@ -252,18 +285,20 @@ impl Engine for RocksEngine {
                 }
             }
         }
-        Ok(self.db.write_opt(changes, &unjournaled())?)
+        let written = self.database.db.write_opt(changes, &unjournaled());
+        written.map_err(|error| self.database.fault(error))
     }
 
     fn view(&self) -> Arc<dyn Read> {
-        Arc::new(RocksView::new(self.db.clone(), |db| db.snapshot()))
+        Arc::new(RocksView::new(self.database.clone(), |database| database.db.snapshot()))
     }
 
     fn flush(&self) -> Result<(), Fault> {
-        let families: Vec<_> = Table::ALL.iter().map(|table| family(&self.db, *table)).collect();
+        let families = Table::ALL.map(|table| self.database.family(table));
         let mut options = FlushOptions::default();
         options.set_wait(true);
-        Ok(self.db.flush_cfs_opt(&families, &options)?)
+        let flushed = self.database.db.flush_cfs_opt(&families, &options);
+        flushed.map_err(|error| self.database.fault(error))
     }
 
     fn usage(&self) -> Usage {
@@ -276,8 +311,9 @@ impl Engine for RocksEngine {
 impl RocksEngine {
     /// Adds up a numeric property over all tables.
     fn sum(&self, property: &rocksdb::properties::PropName) -> u64 {
+        let Database { db, .. } = &*self.database;
         let value = |table: &Table| {
-            self.db.property_int_value_cf(family(&self.db, *table), property).ok().flatten()
+            db.property_int_value_cf(self.database.family(*table), property).ok().flatten()
         };
         Table::ALL.iter().filter_map(value).sum()
     }

@@ -157,9 +157,61 @@ proptest! {
 
 #[cfg(feature = "rocksdb")]
 mod rocks {
+    use std::fs;
     use std::path::Path;
+    use std::sync::Mutex;
 
     use super::*;
+
+    fn open(directory: &Path) -> RocksEngine {
+        let on_damage = Box::new(|fault: &Fault| panic!("{fault}"));
+        RocksEngine::open(directory, RocksOptions::default(), on_damage).unwrap()
+    }
+
+    /// Changes a byte of the table file that holds `needle`.
+    fn damage(directory: &Path, needle: &[u8]) {
+        for file in fs::read_dir(directory).unwrap() {
+            let path = file.unwrap().path();
+            let mut bytes = fs::read(&path).unwrap();
+            let place = bytes.windows(needle.len()).position(|window| window == needle);
+            if let Some(place) = place.filter(|_| path.extension().is_some_and(|it| it == "sst")) {
+                bytes[place] ^= 1;
+                return fs::write(path, bytes).unwrap();
+            }
+        }
+        panic!("no file holds {needle:?}");
+    }
+
+    #[test]
+    fn damage_is_told_of_by_whoever_comes_upon_it_and_never_shown() {
+        let directory = tempfile::tempdir().unwrap();
+        let put = |key: &str| Wish::Put(Table::Items, key.into(), format!("value {key}").into());
+        let rows: Vec<Wish> = (1000..3000).map(|n| put(&n.to_string())).collect();
+        let engine = open(directory.path());
+        engine.write(batch(&rows)).unwrap();
+        engine.flush().unwrap();
+        drop(engine);
+        damage(directory.path(), b"value 2000");
+
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let listener = told.clone();
+        let on_damage = Box::new(move |fault: &Fault| {
+            listener.lock().unwrap().push(fault.to_string());
+        });
+        let engine =
+            RocksEngine::open(directory.path(), RocksOptions::default(), on_damage).unwrap();
+        assert_eq!(engine.get(Table::Items, b"1000").unwrap().unwrap(), b"value 1000");
+        assert!(told.lock().unwrap().is_empty(), "nobody has read it yet");
+        let all = KeyRange::prefix(Table::Items, Vec::new());
+        let faults = [
+            engine.get(Table::Items, b"2000").unwrap_err(),
+            engine.view().get(Table::Items, b"2000").unwrap_err(),
+            engine.scan(&all).find_map(Result::err).unwrap(),
+            engine.view().scan_reverse(&all).find_map(Result::err).unwrap(),
+        ];
+        assert!(faults.iter().all(|fault| matches!(fault, Fault::Corrupt { .. })), "{faults:?}");
+        assert_eq!(*told.lock().unwrap(), faults.map(|fault| fault.to_string()));
+    }
 
     /// What the disk holds while the process lives: what a crash would leave.
     fn copy(from: &Path) -> std::io::Result<tempfile::TempDir> {
@@ -190,10 +242,10 @@ mod rocks {
         #[test]
         fn rocks_keeps_the_contract(steps in steps(), probe in range()) {
             let live = tempfile::tempdir().unwrap();
-            let engine = RocksEngine::open(live.path(), RocksOptions::default()).unwrap();
+            let engine = open(live.path());
             let survivors = run(&engine, &steps, &probe);
             let dead = crash(live.path());
-            let crashed = RocksEngine::open(dead.path(), RocksOptions::default()).unwrap();
+            let crashed = open(dead.path());
             prop_assert!(survivors.contains(&contents(&crashed)), "a crash leaves a prefix");
         }
 
@@ -203,7 +255,7 @@ mod rocks {
             steps in proptest::collection::vec((0_u8..8, b'a'..=b'c', 1_u64..12), 1..80),
         ) {
             let live = tempfile::tempdir().unwrap();
-            let engine = RocksEngine::open(live.path(), RocksOptions::default()).unwrap();
+            let engine = open(live.path());
             let mut model = Model::new();
             for (kind, value, number) in steps {
                 let key = [&b"path"[..], &[value], &number.to_be_bytes()].concat();

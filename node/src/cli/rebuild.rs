@@ -1,0 +1,129 @@
+//! Throws away what a node has, so that it is made anew from the other nodes.
+//!
+//! 1. The data directory is locked: nobody uses it meanwhile.
+//! 2. A healthy node tells that it is of the same cluster, and that the lost one does not run.
+//! 3. It forgets the lost one, unless some group would be left without a majority.
+//! 4. The directory is emptied, its identity last. Until then all of this can be done again; after that
+//!    the node starts as one that nobody knows.
+//!
+//! Certificates stay, and so does everything that is not ours.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail, ensure};
+use clap::Args;
+use serde_json::Value;
+
+use super::client::Client;
+use super::{Connection, forget_node};
+use crate::identity::IDENTITY_FILE;
+use crate::platform::{LOG_DIRECTORY, SNAPSHOT_DIRECTORY, STATE_DIRECTORY, lock_directory};
+
+/// What is thrown away, in this order.
+const DATA: [&str; 4] = [STATE_DIRECTORY, LOG_DIRECTORY, SNAPSHOT_DIRECTORY, IDENTITY_FILE];
+
+#[derive(Args)]
+pub(super) struct RebuildArgs {
+    /// The node's number.
+    node: u32,
+    /// Its data directory, on this machine.
+    #[arg(long, env = "EPHEMERIS_DATA_DIR")]
+    data_dir: PathBuf,
+    /// Move the old data there instead of removing it: a new directory of the same file system.
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
+    /// A healthy node: `--http URL` is not the one that is rebuilt.
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// Makes a node one that the cluster does not know, and that has no data.
+pub(super) async fn run(args: RebuildArgs) -> anyhow::Result<()> {
+    let RebuildArgs { node, data_dir, keep, connection } = args;
+    ensure!(data_dir.is_dir(), "there is no directory {}", data_dir.display());
+    let _lock = lock_directory(&data_dir)?;
+    let client = Client::new(&connection)?;
+    let status = client.send("GET", "/admin/status", None, &[]).await?.json()?;
+    if find_lost(&status, node, identity(&data_dir).as_ref())? {
+        forget_node(&client, node).await?;
+    }
+    if let Some(keep) = &keep {
+        fs::create_dir(keep).with_context(|| format!("{} cannot be made", keep.display()))?;
+    }
+    for name in DATA {
+        let path = data_dir.join(name);
+        let done = match &keep {
+            Some(keep) => fs::rename(&path, keep.join(name)),
+            None if path.is_dir() => fs::remove_dir_all(&path),
+            None => fs::remove_file(&path),
+        };
+        match done {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(error)
+                    .with_context(|| format!("{} cannot be taken away", path.display()));
+            }
+            Ok(()) | Err(_) => {}
+        }
+    }
+    println!(
+        "Node {node} is forgotten, and {} is empty. Start the node: it copies everything from the \
+         others.",
+        data_dir.display()
+    );
+    Ok(())
+}
+
+/// What the directory says of itself; none if that is what was damaged.
+fn identity(data_dir: &Path) -> Option<Value> {
+    let text = fs::read(data_dir.join(IDENTITY_FILE)).ok()?;
+    serde_json::from_slice(&text).ok()
+}
+
+/// True if the cluster knows the node, false if it has forgotten it already; an error if this is not a
+/// directory of that node, or the node lives.
+fn find_lost(status: &Value, node: u32, identity: Option<&Value>) -> anyhow::Result<bool> {
+    if let Some(identity) = identity {
+        let owner = &identity["node"];
+        ensure!(*owner == node, "the data directory belongs to node {owner}, not to node {node}");
+        let (ours, theirs) = (&identity["cluster"], &status["cluster"]);
+        if !ours.is_null() && ours != theirs {
+            bail!("the data directory is of cluster {ours}, the node that answers of {theirs}");
+        }
+    }
+    let nodes = status["nodes"].as_array().context("the answer names no nodes")?;
+    let known = nodes.iter().find(|known| known["node"] == node);
+    if known.is_some_and(|known| known["reachable"] == true) {
+        bail!("node {node} runs, with another data directory or on another machine");
+    }
+    Ok(known.is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn status(reachable: bool) -> Value {
+        json!({ "cluster": "c", "nodes": [
+            { "node": 1, "reachable": true },
+            { "node": 2, "reachable": reachable },
+        ] })
+    }
+
+    #[test]
+    fn only_a_node_that_is_dead_and_whose_directory_this_is_is_rebuilt() {
+        let of = |node: u32, cluster: &str| json!({ "node": node, "cluster": cluster });
+        let wiped = json!({ "node": 2, "cluster": null });
+        let find = |identity: Option<&Value>| find_lost(&status(false), 2, identity);
+        assert!(find(Some(&of(2, "c"))).unwrap());
+        assert!(find(Some(&wiped)).unwrap(), "it was started with an empty directory");
+        assert!(find(None).unwrap(), "its identity is damaged, too");
+        assert!(find(Some(&of(1, "c"))).is_err(), "another node's");
+        assert!(find(Some(&of(2, "d"))).is_err(), "another cluster's");
+        assert!(find_lost(&status(true), 2, Some(&of(2, "c"))).is_err(), "it runs");
+        assert!(!find_lost(&status(false), 3, None).unwrap(), "it was forgotten before");
+    }
+}
