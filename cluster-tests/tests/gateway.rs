@@ -310,6 +310,8 @@ async fn unknown_paths_and_methods_are_refused() {
         (Method::PUT, "/admin/ttl", "GET, POST"),
         (Method::POST, "/admin/status", "GET"),
         (Method::GET, "/admin/forget-node", "POST"),
+        (Method::GET, "/admin/hand-over", "POST"),
+        (Method::PUT, "/admin/flush", "POST"),
     ] {
         let answer = world.refused(path, Call::new(method, path), 405, 0).await;
         assert_eq!(answer.header("allow"), Some(allowed), "{path}");

@@ -98,6 +98,8 @@ pub(crate) struct Settings {
     pub(crate) heartbeat_ms: u64,
     /// How long a follower waits for a sign before it stands for election, in milliseconds.
     pub(crate) election_timeout_ms: u64,
+    /// Entries of a partition kept behind the last flushed one.
+    pub(crate) log_entries_kept: u64,
 }
 
 impl Default for Settings {
@@ -134,6 +136,7 @@ impl Default for Settings {
             burst: true,
             heartbeat_ms: 150,
             election_timeout_ms: 450,
+            log_entries_kept: GroupOptions::default().log_entries_kept,
         }
     }
 }
@@ -329,7 +332,7 @@ impl NodeConfig {
             burst: if settings.burst { Burst::Saved } else { Burst::Off },
             heartbeat: Duration::from_millis(settings.heartbeat_ms),
             election_timeout: Duration::from_millis(settings.election_timeout_ms),
-            log_entries_kept: GroupOptions::default().log_entries_kept,
+            log_entries_kept: settings.log_entries_kept,
         })
     }
 

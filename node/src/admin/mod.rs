@@ -98,11 +98,25 @@ pub(crate) async fn answer(gateway: &Gateway, call: &Call, what: &str) -> Result
         }
         ("ttl", Verb::Post) => ttl::switch(gateway, call).await,
         ("forget-node", Verb::Post) => forget_node(gateway, call).await,
+        ("hand-over", Verb::Post) => {
+            gateway.node.step_aside().await;
+            Ok(done("handedOver", gateway))
+        }
+        ("flush", Verb::Post) => {
+            gateway.node.flush().await;
+            Ok(done("flushed", gateway))
+        }
         ("status", _) => Err(call.not_allowed("GET")),
         ("ttl", _) => Err(call.not_allowed("GET, POST")),
-        ("forget-node", _) => Err(call.not_allowed("POST")),
+        ("forget-node" | "hand-over" | "flush", _) => Err(call.not_allowed("POST")),
         _ => Err(ApiError::UnknownPath(format!("admin/{what}")).into()),
     }
+}
+
+/// What the node that was asked has done.
+fn done(what: &str, gateway: &Gateway) -> Reply {
+    let body = json!({ what: gateway.node.node_id().0 });
+    Reply::json(StatusCode::OK, body.to_string()).charge(Charge::METADATA_WRITE)
 }
 
 /// How long groups may take to find a new leader before they count as leaderless.

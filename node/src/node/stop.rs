@@ -29,6 +29,12 @@ impl Node {
         }
     }
 
+    /// Asks others to take over once, and stays ready: what is then led from here comes back to it as after
+    /// an election.
+    pub(crate) async fn step_aside(&self) {
+        self.hand_over_once().await;
+    }
+
     /// Stops all replicas, and leaves storage as a clean start wants it.
     pub(crate) async fn stop(&self) {
         // First whoever would start a replica that the catalog has just told of.
