@@ -4,7 +4,10 @@
 //! The program `ephemeris-faulty` runs a node on it; `ephemeris` has no way here. A file that
 //! `EPHEMERIS_FAULTS` names says what is wrong, in JSON, and is looked at every ten milliseconds:
 //! `{"wall": {"ahead_ms": 3600000, "pace": 2.0}, "log": "failing_syncs"}`. Without it all is well, except
-//! that the power fails at every end of the process.
+//! that the power fails at every end of the process. `{"crash": "log-synced"}` ends it at one of the
+//! `points`.
+
+mod points;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,6 +24,7 @@ use serde::Deserialize;
 use crate::clock::{MachineTime, TimeSource};
 use crate::config::NodeConfig;
 use crate::platform::{DirectoryError, Network, OperatingSystem, Platform, StorageError};
+use points::{CrashingDisk, CrashingEngine, Point};
 
 /// How often the file is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -39,6 +43,7 @@ pub fn main() -> ExitCode {
 struct Faults {
     wall: WallClock,
     log: LogDisk,
+    crash: Option<Point>,
 }
 
 /// A wall clock that was set, and goes on at a pace of its own.
@@ -137,8 +142,13 @@ impl Platform for FaultyMachine {
     }
 
     fn open_storage(&self) -> Result<Storage, StorageError> {
-        let now = self.now.clone();
-        self.machine.open_storage_on(|disk| Arc::new(VolatileDisk::new(disk, now)))
+        let now = || self.now.clone();
+        let storage =
+            self.machine.open_storage_on(|disk| Arc::new(VolatileDisk::new(disk, now())))?;
+        let Storage { engine, wal, snapshots, executor } = storage;
+        let engine = Arc::new(CrashingEngine { engine, now: now() });
+        let snapshots = Arc::new(CrashingDisk { disk: snapshots, now: now() });
+        Ok(Storage { engine, wal, snapshots, executor })
     }
 
     fn network(&self) -> Arc<dyn Network> {
@@ -298,6 +308,7 @@ impl DiskFile for VolatileFile {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.now.check_write()?;
         locked(&self.unsynced).push((offset, bytes.to_vec()));
+        self.now.pass(Point::LogWritten);
         Ok(())
     }
 
@@ -307,7 +318,9 @@ impl DiskFile for VolatileFile {
         for (offset, bytes) in unsynced.drain(..) {
             self.file.write_at(offset, &bytes)?;
         }
-        self.file.sync()
+        self.file.sync()?;
+        self.now.pass(Point::LogSynced);
+        Ok(())
     }
 }
 
@@ -377,6 +390,8 @@ mod tests {
         told(r#"{"log": {"slow": 1}}"#);
         file.sync().unwrap();
         assert!(serde_json::from_str::<Faults>(r#"{"log": "odd"}"#).is_err());
+        let crash = serde_json::from_str::<Faults>(r#"{"crash": "log-synced"}"#).unwrap().crash;
+        assert_eq!(crash, Some(Point::LogSynced));
     }
 
     #[test]

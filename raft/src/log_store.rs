@@ -9,7 +9,7 @@ use ephemeris_store::machine::LogId;
 use openraft::OptionalSend;
 use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
 use tokio::sync::oneshot;
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::types::{
     RaftEntry, RaftLogId, RaftVote, TypeConfig, from_raft_entry, from_raft_id, from_raft_vote,
@@ -141,7 +141,9 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     }
 
     async fn truncate_after(&mut self, last: Option<RaftLogId>) -> Result<(), io::Error> {
-        self.wal.truncate(self.group, last.map(from_raft_id))
+        let (last, upto) = (last.map(from_raft_id), self.wal.bounds(self.group).last);
+        info!(group = %self.group, ?last, ?upto, "taking back entries that were not committed");
+        self.wal.truncate(self.group, last)
     }
 
     async fn purge(&mut self, upto: RaftLogId) -> Result<(), io::Error> {

@@ -412,7 +412,10 @@ impl PartitionService {
             return Ok(());
         }
         match self.propose(Command::AdvanceClock).await {
-            Ok(_) if self.group.machine().state().ttl().clock() >= at => Ok(()),
+            Ok(_) if self.group.machine().state().ttl().clock() >= at => {
+                metrics::counter!("ttl_clock_advances_total").increment(1);
+                Ok(())
+            }
             Ok(_) => {
                 let reason = "no majority of the nodes' clocks vouches for so large a step";
                 Err(PartitionError::Doubtful(reason.to_string()))

@@ -1,0 +1,150 @@
+//! Places at which the process ends if it is told to: a crash at the worst moment.
+
+use std::io;
+use std::sync::Arc;
+
+use ephemeris_raft::disk::{Disk, DiskFile};
+use ephemeris_store::engine::{
+    Batch, Change, Cursor, Direction, Engine, Fault, KeyRange, Read, Table, Usage,
+};
+use serde::Deserialize;
+
+use super::Now;
+
+/// Where the process ends the next time it comes by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Point {
+    /// A batch of the log was written, and is not durable.
+    LogWritten,
+    /// It is durable, and nobody has been told.
+    LogSynced,
+    /// An entry was applied, and nobody has been answered.
+    StateWritten,
+    /// The state is durable, and the log has not been let go.
+    StateFlushed,
+    /// A snapshot is durable, and not installed.
+    SnapshotReceived,
+    /// The rows it replaces are gone.
+    SnapshotBegun,
+    /// It is installed, and its file is still there.
+    SnapshotInstalled,
+}
+
+impl Now {
+    /// Ends the process if this is where it is to end.
+    pub(super) fn pass(&self, point: Point) {
+        if self.get().0.crash == Some(point) {
+            eprintln!("the process ends at {point:?}, as it was told");
+            std::process::abort();
+        }
+    }
+}
+
+/// An engine whose process may end after a write.
+pub(super) struct CrashingEngine {
+    pub(super) engine: Arc<dyn Engine>,
+    pub(super) now: Arc<Now>,
+}
+
+impl Read for CrashingEngine {
+    fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
+        self.engine.get(table, key)
+    }
+
+    fn cursor(&self, range: &KeyRange, direction: Direction) -> Box<dyn Cursor + '_> {
+        self.engine.cursor(range, direction)
+    }
+}
+
+impl Engine for CrashingEngine {
+    fn write(&self, batch: Batch) -> Result<(), Fault> {
+        let clears = batch.changes().any(|change| matches!(change, Change::DeleteRange(..)));
+        self.engine.write(batch)?;
+        self.now.pass(if clears { Point::SnapshotBegun } else { Point::StateWritten });
+        Ok(())
+    }
+
+    fn view(&self) -> Arc<dyn Read> {
+        self.engine.view()
+    }
+
+    fn flush(&self) -> Result<(), Fault> {
+        self.engine.flush()?;
+        self.now.pass(Point::StateFlushed);
+        Ok(())
+    }
+
+    fn usage(&self) -> Usage {
+        self.engine.usage()
+    }
+}
+
+/// The directory of snapshots on their way in, whose process may end when one has come.
+pub(super) struct CrashingDisk {
+    pub(super) disk: Arc<dyn Disk>,
+    pub(super) now: Arc<Now>,
+}
+
+impl CrashingDisk {
+    fn watch(&self, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
+        Arc::new(CrashingFile { file, now: self.now.clone() })
+    }
+}
+
+impl Disk for CrashingDisk {
+    fn list(&self) -> io::Result<Vec<String>> {
+        self.disk.list()
+    }
+
+    fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn DiskFile>> {
+        self.disk.create(name, bytes).map(|file| self.watch(file))
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        self.disk.open(name).map(|file| self.watch(file))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.disk.rename(from, to)
+    }
+
+    /// A file goes when it was installed, or when another has taken its place.
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.now.pass(Point::SnapshotInstalled);
+        self.disk.remove(name)
+    }
+
+    fn sync_directory(&self) -> io::Result<()> {
+        self.disk.sync_directory()
+    }
+
+    fn describe(&self) -> String {
+        self.disk.describe()
+    }
+}
+
+struct CrashingFile {
+    file: Arc<dyn DiskFile>,
+    now: Arc<Now>,
+}
+
+impl DiskFile for CrashingFile {
+    fn length(&self) -> io::Result<u64> {
+        self.file.length()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.file.read_at(offset, buffer)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_at(offset, bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync()?;
+        self.now.pass(Point::SnapshotReceived);
+        Ok(())
+    }
+}
