@@ -68,7 +68,7 @@ async fn a_wrong_key_opens_no_node() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wiped_node_is_refused_until_it_is_forgotten_and_then_made_anew() {
+async fn a_wiped_node_is_refused_until_it_is_rebuilt_as_a_new_one() {
     let mut cluster = Cluster::start(3).await;
     let container = Container::new("shop", "orders");
     let client = cluster.client(1);
@@ -85,14 +85,14 @@ async fn a_wiped_node_is_refused_until_it_is_forgotten_and_then_made_anew() {
     let status = cluster.await_exit(3).await;
     assert!(!status.success(), "a node without its data does not come back by itself");
     assert!(
-        cluster.log(3).contains("ephemeris forget-node 3 --http"),
+        cluster.log(3).contains("ephemeris rebuild-node 3 --data-dir"),
         "the message names the command that repairs it"
     );
     let item = json!({ "id": "meanwhile", "pk": "k" });
     client.create_item(&container, &item).await.expect(201);
 
-    let forgotten = cluster.command(&["forget-node", "3", "--http", &cluster.url(1)]);
-    assert!(forgotten.status.success(), "{}", String::from_utf8_lossy(&forgotten.stderr));
+    let rebuilt = cluster.rebuild(3);
+    assert!(rebuilt.status.success(), "{}", String::from_utf8_lossy(&rebuilt.stderr));
     cluster.restart(3).await;
     cluster.await_settled().await;
     let status = cluster.status().await;

@@ -219,6 +219,7 @@ impl Node for Container {
                 self.limit(MEMORY_LITTLE).expect("its memory can be limited");
                 self.start();
             }
+            Resource::Descriptors => panic!("the limit of a container is set when it is made"),
         }
     }
 
@@ -226,6 +227,7 @@ impl Node for Container {
         match resource {
             Resource::Disk => self.disk.as_ref().expect("it has a disk of its own").free(),
             Resource::Memory => self.limit(MEMORY).expect("its memory can be limited"),
+            Resource::Descriptors => panic!("the limit of a container is set when it is made"),
         }
     }
 }

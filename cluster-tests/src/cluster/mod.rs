@@ -6,6 +6,7 @@
 mod command;
 mod compose;
 mod container;
+mod damage;
 mod disk;
 mod links;
 mod node;
@@ -42,6 +43,9 @@ const SETTLE_DEADLINE: Duration = Duration::from_secs(30);
 /// How long a process may take to end.
 const EXIT_DEADLINE: Duration = Duration::from_secs(30);
 
+/// What a replica may lack that takes part, while clients write.
+const LAG_MAX: u64 = 1000;
+
 /// Tests that say nothing of consistency want to see what was acknowledged.
 const STRONG: &str = "Strong";
 
@@ -54,6 +58,8 @@ pub enum Ability {
     Lie,
     /// They run out of something.
     Exhaust(Resource),
+    /// Their files and settings are ours.
+    Own,
 }
 
 /// Nodes that were started together.
@@ -263,6 +269,11 @@ impl Cluster {
         });
     }
 
+    /// Lets a node, from its next start on, have so many files and connections open.
+    pub fn set_descriptors_max(&mut self, node: u32, most: u64) {
+        self.process_mut(node).set_descriptors_max(most);
+    }
+
     /// Sends SIGTERM to a node.
     pub fn terminate(&self, node: u32) {
         self.node(node).terminate();
@@ -332,6 +343,10 @@ impl Cluster {
                 None => Ok(()),
             },
             Ability::Exhaust(Resource::Memory) => self.container_mut(1).try_limit(),
+            Ability::Exhaust(Resource::Descriptors) => {
+                Err(anyhow!("the limit of a container is set when it is made"))
+            }
+            Ability::Own => Err(anyhow!("files and settings of containers are not ours")),
             Ability::Pass(passage) => {
                 let tried = self.try_set_link((1, 2), passage);
                 self.heal_links();
@@ -339,6 +354,25 @@ impl Cluster {
             }
         };
         tried.err().map(|error| format!("{error:#}"))
+    }
+
+    /// Damages the log of a node that is not running: what was acknowledged long ago.
+    pub fn damage_log(&self, node: u32) {
+        damage::damage_log(&self.data_directory(node));
+    }
+
+    /// Damages a row that a node, which is not running, has flushed lately.
+    pub fn damage_row(&self, node: u32, text: &str) {
+        damage::damage_row(&self.data_directory(node), text);
+    }
+
+    /// Has the program throw a node's data away, so that it is made anew from those of the others.
+    pub fn rebuild(&self, node: u32) -> Output {
+        let data = self.data_directory(node).display().to_string();
+        let helper = self.running().into_iter().find(|other| *other != node);
+        let helper = self.url(helper.expect("another node runs"));
+        let number = node.to_string();
+        self.command(&["rebuild-node", &number, "--data-dir", &data, "--http", &helper])
     }
 
     /// Throws the data of a node that is not running away.
@@ -361,6 +395,11 @@ impl Cluster {
             self.is_ready(node).await.then_some(())
         })
         .await;
+    }
+
+    /// How a node ended, if it has.
+    pub fn try_exit(&mut self, node: u32) -> Option<ExitStatus> {
+        self.node_mut(node).try_wait()
     }
 
     /// Waits until a node is ready that has ended by itself. Nobody but us starts a process again, and
@@ -426,6 +465,17 @@ impl Cluster {
         wait::until_seen("all replicas to be level", SETTLE_DEADLINE, async || {
             let status = self.status().await;
             if status.is_settled(nodes) { Ok(()) } else { Err(format!("{status:#?}")) }
+        })
+        .await;
+    }
+
+    /// Waits until every group has all of its replicas on running nodes, whether they are quite level or
+    /// not.
+    pub async fn await_copies(&self) {
+        let nodes = self.running().len();
+        wait::until_seen("all replicas to be there", SETTLE_DEADLINE, async || {
+            let status = self.status().await;
+            if status.has_copies(nodes, LAG_MAX) { Ok(()) } else { Err(format!("{status:#?}")) }
         })
         .await;
     }

@@ -14,6 +14,8 @@ pub enum Resource {
     Disk,
     /// Memory.
     Memory,
+    /// Descriptors of files and connections: no further one can be opened.
+    Descriptors,
 }
 
 /// A node that may be running.

@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Resource::Nofile;
+use rustix::process::{Pid, Rlimit, Signal, getrlimit, kill_process, prlimit};
 
 use super::node::{Node, Resource};
 use super::ports::Port;
@@ -21,13 +22,16 @@ pub(super) struct Process {
     /// What it is started with, beside its own addresses.
     arguments: Vec<String>,
     child: Option<Child>,
+    /// Most descriptors it may have, if not as many as this process.
+    descriptors_max: Option<u64>,
 }
 
 impl Process {
     pub(super) fn new(directory: PathBuf, http: Port, peer: Port) -> Self {
         fs::create_dir_all(&directory).expect("the temporary directory is writable");
         let (program, arguments) = (Program::Ephemeris, Vec::new());
-        Self { directory, http, peer, program, arguments, child: None }
+        let (child, descriptors_max) = (None, None);
+        Self { directory, http, peer, program, arguments, child, descriptors_max }
     }
 
     pub(super) fn peer(&self) -> SocketAddr {
@@ -70,9 +74,24 @@ impl Process {
     }
 
     pub(super) fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).expect("our own child can be signalled");
+    }
+
+    fn pid(&self) -> Pid {
         let id = i32::try_from(self.id()).expect("process numbers are small");
-        let id = Pid::from_raw(id).expect("process numbers are not zero");
-        kill_process(id, signal).expect("our own child can be signalled");
+        Pid::from_raw(id).expect("process numbers are not zero")
+    }
+
+    /// From its next start on it may have so many files and connections open.
+    pub(super) fn set_descriptors_max(&mut self, most: u64) {
+        self.descriptors_max = Some(most);
+    }
+
+    /// How many it may have open from now on.
+    fn limit_descriptors(&self, current: Option<u64>) {
+        let maximum = getrlimit(Nofile).maximum;
+        let limit = Rlimit { current, maximum };
+        prlimit(Some(self.pid()), Nofile, limit).expect("our own child can be limited");
     }
 
     /// Throws all data away.
@@ -92,7 +111,10 @@ impl Node for Process {
         let log = OpenOptions::new().create(true).append(true).open(self.log_file());
         let log = log.expect("the log file can be opened");
         let errors = log.try_clone().expect("a file handle can be copied");
-        let mut command = command(self.program);
+        let mut command = match self.descriptors_max {
+            None => command(self.program),
+            Some(most) => limited(self.program, most),
+        };
         command.env("EPHEMERIS_FAULTS", self.faults_file());
         command.args(&self.arguments);
         command.arg("--http").arg(self.http().to_string());
@@ -140,11 +162,18 @@ impl Node for Process {
         match resource {
             Resource::Disk => self.set_faults(r#"{ "log": "full" }"#),
             Resource::Memory => panic!("a process has no limit of its own"),
+            Resource::Descriptors => self.limit_descriptors(Some(0)),
         }
     }
 
-    fn relieve(&mut self, _resource: Resource) {
-        self.set_faults("{}");
+    fn relieve(&mut self, resource: Resource) {
+        match resource {
+            Resource::Disk => self.set_faults("{}"),
+            Resource::Memory => panic!("a process has no limit of its own"),
+            // With its end the limit was gone.
+            Resource::Descriptors if self.child.is_none() => {}
+            Resource::Descriptors => self.limit_descriptors(getrlimit(Nofile).maximum),
+        }
     }
 }
 
@@ -171,12 +200,28 @@ enum Program {
     Faulty,
 }
 
-/// The program, without settings that the developer's own environment may hold.
+impl Program {
+    fn path(self) -> PathBuf {
+        match self {
+            Program::Ephemeris => binary(),
+            Program::Faulty => binary().with_file_name("ephemeris-faulty"),
+        }
+    }
+}
+
 fn command(program: Program) -> Command {
-    let mut command = Command::new(match program {
-        Program::Ephemeris => binary(),
-        Program::Faulty => binary().with_file_name("ephemeris-faulty"),
-    });
+    without_settings(Command::new(program.path()))
+}
+
+/// The program, which may have so many files and connections open.
+fn limited(program: Program, most: u64) -> Command {
+    let mut shell = Command::new("sh");
+    shell.arg("-c").arg(format!("ulimit -n {most} && exec \"$0\" \"$@\"")).arg(program.path());
+    without_settings(shell)
+}
+
+/// A command without settings that the developer's own environment may hold.
+fn without_settings(mut command: Command) -> Command {
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("EPHEMERIS_") {
             command.env_remove(name);

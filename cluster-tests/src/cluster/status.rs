@@ -5,6 +5,9 @@ use serde_json::Value;
 
 use crate::client::{Call, Client, Container};
 
+/// Replicas of a partition, if there are enough nodes.
+const REPLICAS_MAX: usize = 3;
+
 /// The cluster as one node sees it.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Status {
@@ -65,17 +68,28 @@ impl Status {
         self.groups.iter().filter(|group| group.is_of(container)).collect()
     }
 
-    /// True if every group has a leader, and `nodes` replicas that have applied all of its entries.
+    /// True if every group has a leader, and as many replicas as it should have on so many nodes, which
+    /// have applied all of its entries.
     pub fn is_settled(&self, nodes: usize) -> bool {
-        let settled = |group: &GroupStatus| {
-            let level = |replica: &ReplicaStatus| replica.lag == Some(0);
-            group.leader.is_some() && group.replicas.iter().filter(|r| level(r)).count() == nodes
-        };
-        self.groups.iter().all(settled)
+        self.has_copies(nodes, 0)
+    }
+
+    /// The same of replicas that lack no more entries than this.
+    pub fn has_copies(&self, nodes: usize, lag_max: u64) -> bool {
+        self.groups.iter().all(|group| {
+            let near = |replica: &&ReplicaStatus| replica.lag.is_some_and(|lag| lag <= lag_max);
+            let copies = group.replicas.iter().filter(near).count();
+            group.leader.is_some() && copies == group.copies(nodes)
+        })
     }
 }
 
 impl GroupStatus {
+    /// Replicas it should have on so many nodes: the catalog is on each of them.
+    pub fn copies(&self, nodes: usize) -> usize {
+        if self.of == "catalog" { nodes } else { nodes.min(REPLICAS_MAX) }
+    }
+
     fn is_of(&self, container: &Container) -> bool {
         self.of["database"] == container.database() && self.of["container"] == container.name()
     }

@@ -11,9 +11,13 @@ pub struct Metrics(BTreeMap<String, f64>);
 impl Metrics {
     /// Asks a node.
     pub async fn of(client: &Client) -> Self {
-        let answer = client.send_unsigned(&Call::get("/metrics")).await;
-        let answer = answer.expect("the node answers").expect(200);
-        Self::parse(&String::from_utf8_lossy(&answer.body))
+        Self::try_of(client).await.expect("the node answers")
+    }
+
+    /// Asks a node that may not answer.
+    pub async fn try_of(client: &Client) -> Option<Self> {
+        let answer = client.send_unsigned(&Call::get("/metrics")).await.ok()?;
+        Some(Self::parse(&String::from_utf8_lossy(&answer.expect(200).body)))
     }
 
     fn parse(text: &str) -> Self {

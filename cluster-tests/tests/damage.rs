@@ -1,0 +1,98 @@
+//! A node whose data are damaged or gone serves none of them, says what to do, and one command later
+//! has everything again.
+
+use std::collections::BTreeSet;
+
+use ephemeris_cluster_tests::client::{Call, Container};
+use ephemeris_cluster_tests::cluster::Cluster;
+use ephemeris_cluster_tests::load::Writers;
+use serde_json::{Value, json};
+
+/// Clients that write at the same time, and what they write before something breaks.
+const WRITERS: usize = 4;
+const WRITES: u64 = 300;
+/// The node that is broken.
+const BROKEN: u32 = 3;
+
+async fn three_nodes() -> (Cluster, Container, Writers) {
+    let cluster = Cluster::start(3).await;
+    let container = Container::new("shop", "orders");
+    cluster.client(1).create_database("shop").await.expect(201);
+    cluster.client(1).create_container(&container, json!({})).await.expect(201);
+    let writers = Writers::start(&cluster.clients(&[1, 2]), &container, WRITERS);
+    writers.await_more(WRITES).await;
+    (cluster, container, writers)
+}
+
+/// The command that the refusal names is all it takes; what the node then holds counts.
+async fn rebuild_and_check(mut cluster: Cluster, container: &Container, writers: Writers) {
+    writers.await_more(WRITES).await;
+    assert!(cluster.log(BROKEN).contains("ephemeris rebuild-node 3 --data-dir"), "what to do");
+    let rebuilt = cluster.rebuild(BROKEN);
+    assert!(rebuilt.status.success(), "{}", String::from_utf8_lossy(&rebuilt.stderr));
+    cluster.restart(BROKEN).await;
+    writers.await_more(WRITES).await;
+    let journal = writers.stop().await;
+    assert!(journal.failed.is_empty(), "writes that failed: {:#?}", journal.failed);
+    cluster.await_settled().await;
+    // With node 1 gone, it is one half of the majority.
+    cluster.kill(1);
+    cluster.leader(container).await;
+    let ids = |items: &[Value]| -> BTreeSet<String> {
+        items.iter().map(|item| item["id"].as_str().expect("an id").to_string()).collect()
+    };
+    let found = ids(&cluster.client(BROKEN).read_feed(container).await);
+    for id in journal.acknowledged.keys() {
+        assert!(found.contains(id), "{id} was acknowledged and is gone");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_with_a_damaged_log_is_refused_and_rebuilt_by_one_command() {
+    let (mut cluster, container, writers) = three_nodes().await;
+    let refused = cluster.rebuild(BROKEN);
+    let message = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && message.contains("in use"), "it runs: {message}");
+
+    cluster.kill(BROKEN);
+    cluster.damage_log(BROKEN);
+    cluster.spawn(BROKEN);
+    assert_eq!(cluster.await_exit(BROKEN).await.code(), Some(1));
+    assert!(cluster.log(BROKEN).contains("the write-ahead log is damaged"));
+    rebuild_and_check(cluster, &container, writers).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_with_a_damaged_row_shows_it_to_nobody_and_is_rebuilt_by_one_command() {
+    let (mut cluster, container, writers) = three_nodes().await;
+    let item = json!({ "id": "odd", "pk": "k", "text": "colourless green ideas" });
+    cluster.client(1).create_item(&container, &item).await.expect(201);
+    cluster.await_copies().await;
+    // An orderly end flushes.
+    cluster.terminate(BROKEN);
+    cluster.await_exit(BROKEN).await;
+    cluster.damage_row(BROKEN, "colourless green ideas");
+
+    cluster.spawn(BROKEN);
+    let reader = cluster.client(BROKEN);
+    let read = Call::get(container.item("odd")).key(&json!("k"));
+    let read = read.header("x-ms-consistency-level", "Eventual");
+    let reading = async {
+        loop {
+            let answer = reader.send(&read).await;
+            if let Some(answer) = answer.ok().filter(|answer| answer.status == 200) {
+                assert_eq!(answer.json()["text"], "colourless green ideas");
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let status = tokio::select! {
+        status = cluster.await_exit(BROKEN) => status,
+        () = reading => unreachable!("it reads for ever"),
+    };
+    assert_eq!(status.code(), Some(70), "the one who reads it ends the process");
+    // The next start does not wait for somebody to read it.
+    cluster.spawn(BROKEN);
+    assert_eq!(cluster.await_exit(BROKEN).await.code(), Some(1));
+    rebuild_and_check(cluster, &container, writers).await;
+}
