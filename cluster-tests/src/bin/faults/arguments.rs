@@ -83,9 +83,12 @@ pub(crate) struct Options {
 
 #[derive(Args)]
 struct Nodes {
-    /// Nodes.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(3..=9))]
-    nodes: u32,
+    /// Nodes; without it the seed chooses three or five.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(3..=9))]
+    nodes: Option<u32>,
+    /// Leave times and numbers of nodes as they are by default; otherwise the seed chooses them.
+    #[arg(long)]
+    defaults: bool,
 }
 
 #[derive(Args)]
@@ -93,6 +96,12 @@ struct Count {
     /// Runs, each with the next seed and a new cluster.
     #[arg(long, default_value_t = 1)]
     count: u64,
+}
+
+impl Nodes {
+    fn place(&self) -> Place {
+        Place::Local { nodes: self.nodes, chosen: !self.defaults }
+    }
 }
 
 impl Options {
@@ -108,8 +117,13 @@ impl Options {
 /// What nodes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// So many processes.
-    Local { nodes: u32 },
+    /// Processes.
+    Local {
+        /// If it was said how many.
+        nodes: Option<u32>,
+        /// True if the seed chooses what was not said.
+        chosen: bool,
+    },
     /// Three containers.
     Compose,
 }
@@ -135,15 +149,15 @@ pub(crate) struct Plan {
 impl Plan {
     pub(crate) fn of(arguments: Arguments) -> Self {
         let (options, place, ends, minutes) = match arguments.command {
-            Command::Local { options, nodes: Nodes { nodes }, count: Count { count } } => {
-                (options, Place::Local { nodes }, Ends::Count(count), MINUTES)
+            Command::Local { options, nodes, count: Count { count } } => {
+                (options, nodes.place(), Ends::Count(count), MINUTES)
             }
             Command::Compose { options, count: Count { count } } => {
                 (options, Place::Compose, Ends::Count(count), MINUTES)
             }
-            Command::Soak { options, nodes: Nodes { nodes }, hours } => {
+            Command::Soak { options, nodes, hours } => {
                 let time = Duration::from_secs_f64(hours * 3600.0);
-                (options, Place::Local { nodes }, Ends::Soak(time), MINUTES_OF_SOAK)
+                (options, nodes.place(), Ends::Soak(time), MINUTES_OF_SOAK)
             }
         };
         let minutes = options.minutes.unwrap_or(minutes);
@@ -157,13 +171,6 @@ impl Place {
         match self {
             Place::Local { .. } => "local",
             Place::Compose => "compose",
-        }
-    }
-
-    pub(crate) fn nodes(self) -> u32 {
-        match self {
-            Place::Local { nodes } => nodes,
-            Place::Compose => 3,
         }
     }
 }
@@ -198,7 +205,8 @@ mod tests {
 
     #[test]
     fn containers_are_three() {
-        assert_eq!(plan("faults local --nodes 5").place, Place::Local { nodes: 5 });
+        let five = Place::Local { nodes: Some(5), chosen: true };
+        assert_eq!(plan("faults local --nodes 5").place, five);
         assert!(Arguments::try_parse_from(["faults", "compose", "--nodes", "5"]).is_err());
     }
 }

@@ -13,6 +13,8 @@ mod hand;
 mod nemesis;
 mod report;
 mod run;
+mod settings;
+mod sometimes;
 mod workload;
 
 use std::process::ExitCode;

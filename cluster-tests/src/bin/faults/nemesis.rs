@@ -1,5 +1,8 @@
 //! What goes wrong, and how it is put right again.
 
+mod crowds;
+mod members;
+
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -15,8 +18,6 @@ use crate::hand::Timer;
 
 /// Pauses, in election timeouts.
 const PAUSES: [u32; 3] = [1, 3, 10];
-/// The election timeout of the nodes.
-const ELECTION_TIMEOUT: Duration = Duration::from_millis(450);
 /// Longest delay of what passes a link.
 const DELAY_MAX: Duration = Duration::from_millis(300);
 /// By how much a wall clock is set, in milliseconds: a second, an hour, a year.
@@ -78,6 +79,24 @@ pub(crate) enum Mode {
     SyncError,
     /// To make a log durable takes seconds.
     SlowSync,
+    /// Clients come by the hundred while all nodes start.
+    Storm,
+    /// Thousands of clients are connected and say nothing, while a leader's process ends.
+    IdleConnections,
+    /// A node can open no further file and no further connection.
+    Descriptors,
+    /// What was acknowledged is damaged in a log: its node must refuse it, and is made anew.
+    CorruptRecord,
+    /// A node loses its disk, is forgotten, and joins as a new one.
+    Membership,
+    /// Leaders are asked to hand over, again and again.
+    TransferLeader,
+    /// A node that was away needs a snapshot, since the others have let their logs go.
+    Snapshot,
+    /// A process ends at the worst moment: once a log is durable and before anybody is told, and so on.
+    CrashPoint,
+    /// The same, while a snapshot is installed.
+    CrashInSnapshot,
 }
 
 impl Mode {
@@ -95,7 +114,10 @@ impl Mode {
             | Mode::KillAll
             | Mode::PauseLeader
             | Mode::PauseFollower
-            | Mode::RollingRestart => None,
+            | Mode::RollingRestart
+            | Mode::Storm
+            | Mode::IdleConnections
+            | Mode::TransferLeader => None,
             Mode::IsolateLeader
             | Mode::IsolateFollower
             | Mode::MuteLeader
@@ -111,15 +133,24 @@ impl Mode {
             | Mode::ClockFreeze
             | Mode::WriteError
             | Mode::SyncError
-            | Mode::SlowSync => Some(Ability::Lie),
+            | Mode::SlowSync
+            | Mode::CrashPoint
+            | Mode::CrashInSnapshot => Some(Ability::Lie),
             Mode::DiskFull => Some(Ability::Exhaust(Resource::Disk)),
             Mode::MemoryLimit => Some(Ability::Exhaust(Resource::Memory)),
+            Mode::Descriptors => Some(Ability::Exhaust(Resource::Descriptors)),
+            Mode::CorruptRecord | Mode::Membership | Mode::Snapshot => Some(Ability::Own),
         }
     }
 
     /// True if a process needs a machine that lies for it.
     pub(crate) fn is_of_machine(self) -> bool {
         matches!(self.needs(), Some(Ability::Lie | Ability::Exhaust(Resource::Disk)))
+    }
+
+    /// True if others must have let go what a node lacks that was away for a few seconds.
+    pub(crate) fn needs_short_log(self) -> bool {
+        matches!(self, Mode::Snapshot | Mode::CrashInSnapshot)
     }
 
     /// Its name on the command line.
@@ -136,7 +167,11 @@ pub(crate) struct Nemesis<'c> {
     /// Whose leader is meant.
     pub(crate) container: &'c Container,
     pub(crate) timer: Timer,
-    /// When the fault that happens now was there.
+    /// That of the nodes.
+    pub(crate) election_timeout: Duration,
+    /// When the fault that happens now began, if that was later than its preparations.
+    pub(crate) begun: Option<Nanos>,
+    /// When it was there.
     pub(crate) installed: Option<Nanos>,
 }
 
@@ -160,7 +195,7 @@ impl Nemesis<'_> {
         let either = if self.rng.random_bool(0.5) { leader } else { follower };
         let lasts = Duration::from_millis(self.rng.random_range(1000..5000));
         let most = self.cluster.ids().len() / 2 + 1;
-        self.installed = None;
+        (self.begun, self.installed) = (None, None);
         let start = self.timer.now();
         let targets = match mode {
             Mode::KillLeader => self.kill(&[leader], lasts).await,
@@ -224,8 +259,18 @@ impl Nemesis<'_> {
                 let takes = self.rng.random_range(1000..5000);
                 self.lie(either, json!({ "log": { "slow": takes } }), lasts).await
             }
+            Mode::Storm => self.storm().await,
+            Mode::IdleConnections => self.idle_connections(leader, lasts).await,
+            Mode::Descriptors => self.starve(either, lasts).await,
+            Mode::CorruptRecord => self.corrupt_record(either).await,
+            Mode::Membership => self.replace(either).await,
+            Mode::TransferLeader => self.transfer_leaders().await,
+            Mode::Snapshot => self.snapshot(follower).await,
+            Mode::CrashPoint => self.crash_point(either, lasts).await,
+            Mode::CrashInSnapshot => self.crash_in_snapshot(follower).await,
         };
         let installed = self.installed.expect("every fault says when it is there");
+        let start = self.begun.unwrap_or(start);
         Strike { targets, start, installed, stop: self.timer.now() }
     }
 
@@ -261,7 +306,7 @@ impl Nemesis<'_> {
     async fn pause(&mut self, node: u32) -> Vec<String> {
         let times = PAUSES[self.rng.random_range(0..PAUSES.len())];
         self.cluster.pause(node);
-        self.wait(ELECTION_TIMEOUT * times).await;
+        self.wait(self.election_timeout * times).await;
         self.cluster.resume(node);
         names(&[node])
     }

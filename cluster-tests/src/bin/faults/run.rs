@@ -24,6 +24,8 @@ use crate::arguments::{Ends, Options, Place, Plan};
 use crate::hand::{Hand, Shared};
 use crate::nemesis::{Mode, Nemesis, Strike};
 use crate::report::{End, FaultWindow, HISTORY, Results, Sample, Summary};
+use crate::settings::Settings;
+use crate::sometimes::{self, Counts};
 use crate::workload::{Finding, Kind, Outcome, RECOVERY, Workload};
 
 /// All nodes and all clients read the same clock, whose readings are whole milliseconds.
@@ -90,6 +92,8 @@ struct Observed {
     /// Why requests failed after the last fault.
     failures: BTreeMap<String, u64>,
     late_ms_max: u64,
+    /// What nodes counted and logged.
+    sometimes: BTreeMap<&'static str, u64>,
     /// What is wrong with the nodes in the end.
     end_state: Vec<String>,
 }
@@ -100,7 +104,7 @@ async fn one(plan: &Plan, seed: u64) -> anyhow::Result<Results> {
     progress.set_style(ProgressStyle::with_template("{spinner} {elapsed} {msg}")?);
     progress.enable_steady_tick(Duration::from_millis(200));
     progress.set_message("starting nodes");
-    let mut cluster = cluster(plan)?;
+    let mut cluster = cluster(plan, seed)?;
     cluster.start_all().await;
     let mut work = Work::new(&plan.options, &cluster);
     let observed = work_through(plan, seed, &mut cluster, &mut work, &progress).await?;
@@ -127,10 +131,22 @@ async fn one(plan: &Plan, seed: u64) -> anyhow::Result<Results> {
     Ok(results)
 }
 
+fn settings(plan: &Plan, seed: u64) -> Settings {
+    Settings::of(plan.place, seed, &plan.options.modes())
+}
+
 /// Nodes that do not run yet.
-fn cluster(plan: &Plan) -> anyhow::Result<Cluster> {
-    let Place::Local { nodes } = plan.place else { return Cluster::compose() };
-    let mut cluster = Cluster::breakable_with(nodes, &["--consistency", "Strong"]);
+fn cluster(plan: &Plan, seed: u64) -> anyhow::Result<Cluster> {
+    if plan.place == Place::Compose {
+        return Cluster::compose();
+    }
+    let settings = settings(plan, seed);
+    let arguments = settings.arguments();
+    let arguments: Vec<&str> = ["--consistency", "Strong"]
+        .into_iter()
+        .chain(arguments.iter().map(String::as_str))
+        .collect();
+    let mut cluster = Cluster::breakable_with(settings.nodes, &arguments);
     if plan.options.modes().into_iter().any(Mode::is_of_machine) {
         cluster.make_faulty();
     }
@@ -148,6 +164,7 @@ async fn work_through(
     let (modes, skipped) = can_and_cannot(&plan.options, cluster);
     let mut rng = SmallRng::seed_from_u64(seed);
     let pace = Pace::start();
+    let counts = Counts::follow(cluster);
     let mut own = work.hand(0, rng.random());
     for workload in &work.workloads {
         progress.set_message(format!("{}: setting up", workload.name()));
@@ -165,6 +182,8 @@ async fn work_through(
         rng: rng_of_nemesis,
         container: &work.broken,
         timer: work.shared.timer,
+        election_timeout: settings(plan, seed).election_timeout(),
+        begun: None,
         installed: None,
     };
     let time = Duration::from_secs_f64(plan.minutes * 60.0);
@@ -181,6 +200,8 @@ async fn work_through(
     }
     let failures = work.shared.failures();
     let (end_state, late_ms_max) = (end_state(cluster).await, pace.late_ms_max());
+    let mut sometimes = counts.totals();
+    sometimes.extend(sometimes::logged(cluster));
     Ok(Observed {
         modes,
         skipped,
@@ -190,6 +211,7 @@ async fn work_through(
         recovery_ms,
         failures,
         late_ms_max,
+        sometimes,
         end_state,
     })
 }
@@ -230,11 +252,16 @@ fn results(
     }
     let mut rejected = rejections(&plan.options, observed, &coverage);
     rejected.extend(observed.end_state.iter().cloned());
+    rejected.extend(sometimes::missing(&observed.sometimes, &coverage));
+    let mut sometimes = work.shared.sometimes();
+    sometimes.extend(&observed.sometimes);
+    let settings = settings(plan, seed);
     Results {
         mode: plan.place.name(),
         seed,
         revision: revision(),
-        nodes: plan.place.nodes(),
+        nodes: settings.nodes,
+        settings: settings.to_string(),
         workloads: work.workloads.iter().map(|workload| workload.name()).collect(),
         seconds: time.as_secs_f64(),
         done: count(End::Done),
@@ -249,9 +276,9 @@ fn results(
         faults: observed.faults.clone(),
         findings,
         unexpected: work.shared.unexpected(),
-        sometimes: work.shared.sometimes(),
+        sometimes,
         rejected,
-        again: again(plan, &observed.modes, seed),
+        again: again(plan, &observed.modes, (seed, settings)),
     }
 }
 
@@ -384,8 +411,8 @@ async fn end_state(cluster: &mut Cluster) -> Vec<String> {
     for group in &status.groups {
         let mut items = group.replicas.iter().map(|replica| replica.items);
         let first = items.next();
-        if group.replicas.len() != status.nodes.len().min(3) || items.any(|one| Some(one) != first)
-        {
+        let copies = group.copies(status.nodes.len());
+        if group.replicas.len() != copies || items.any(|one| Some(one) != first) {
             wrong.push(format!("replicas differ: {group:?}"));
         }
         let stopped = group.replicas.iter().filter_map(|replica| replica.stopped.as_ref());
@@ -450,10 +477,13 @@ fn directory(plan: &Plan, seed: u64) -> PathBuf {
     plan.options.output.join(format!("{}-{seed}", plan.place.name()))
 }
 
-fn again(plan: &Plan, modes: &[Mode], seed: u64) -> String {
+fn again(plan: &Plan, modes: &[Mode], (seed, settings): (u64, Settings)) -> String {
     let Plan { options, place, minutes, .. } = plan;
     let place = match place {
-        Place::Local { nodes } => format!("local --nodes {nodes}"),
+        Place::Local { chosen: true, .. } => format!("local --nodes {}", settings.nodes),
+        Place::Local { chosen: false, .. } => {
+            format!("local --nodes {} --defaults", settings.nodes)
+        }
         Place::Compose => "compose".to_string(),
     };
     let kinds: Vec<String> = options.kinds().into_iter().map(Kind::option).collect();

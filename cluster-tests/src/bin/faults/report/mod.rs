@@ -78,6 +78,8 @@ pub(crate) struct Results {
     pub(crate) seed: u64,
     pub(crate) revision: String,
     pub(crate) nodes: u32,
+    /// What the seed has chosen for them.
+    pub(crate) settings: String,
     pub(crate) workloads: Vec<&'static str>,
     pub(crate) seconds: f64,
     /// Requests by how they ended.
@@ -117,7 +119,7 @@ impl Results {
 
     /// The table that ends a run.
     pub(crate) fn print(&self) {
-        println!();
+        println!("\n{}\n", self.settings);
         for (mode, gaps) in Gaps::by_mode(&self.faults) {
             println!("{mode:<18} {gaps}");
         }
