@@ -171,6 +171,18 @@ async fn a_text_that_is_too_long_is_refused() {
     assert!(message.contains("524288 bytes"), "{message}");
 }
 
+/// The service ends so what it says about a query, and SDKs show it.
+#[tokio::test]
+async fn what_is_wrong_with_a_query_ends_with_the_name_of_the_request() {
+    let world = World::new(json!({}), 400).await;
+    let named = [("x-ms-activity-id", "11111111-2222-4333-8444-555555555555")];
+    let refused = world.ask("SELEKT", &named).await.expect(400).json();
+    let message = refused["message"].as_str().expect("a message");
+    assert!(message.starts_with("Message: {\"errors\":[{"), "{message}");
+    let end = format!("]}}\r\nActivityId: {}", named[0].1);
+    assert!(message.ends_with(&end), "{message}");
+}
+
 /// Told so, and not 429: whoever is told to try again does.
 #[tokio::test]
 async fn a_page_that_takes_too_long_is_refused_for_good() {

@@ -34,6 +34,9 @@ pub(crate) enum ApiError {
     /// Something in path, headers or body is wrong.
     #[error("{0}")]
     BadRequest(String),
+    /// A query is wrong.
+    #[error("{}", .0.to_message())]
+    BadQuery(QueryError),
     /// The partition key of the header is not that of the body.
     #[error("PartitionKey extracted from document doesn't match the one specified in the header.")]
     KeyMismatch,
@@ -141,7 +144,7 @@ impl ApiError {
     /// The status of every error: nowhere else is one chosen.
     pub(crate) fn answer(&self) -> Answer {
         let (status, substatus, code) = match self {
-            ApiError::BadRequest(_) | ApiError::CrossPartition => {
+            ApiError::BadRequest(_) | ApiError::BadQuery(_) | ApiError::CrossPartition => {
                 (StatusCode::BAD_REQUEST, 0, "BadRequest")
             }
             ApiError::KeyMismatch | ApiError::KeyShape => {
@@ -182,6 +185,7 @@ impl ApiError {
             ApiError::Throttled { retry_after } => Some(*retry_after),
             ApiError::NotExecuted(_) | ApiError::StaleMap => Some(NOT_EXECUTED_PAUSE),
             ApiError::BadRequest(_)
+            | ApiError::BadQuery(_)
             | ApiError::KeyMismatch
             | ApiError::KeyShape
             | ApiError::CrossPartition
@@ -398,7 +402,7 @@ impl From<InvalidThroughput> for ApiError {
 
 impl From<QueryError> for ApiError {
     fn from(error: QueryError) -> Self {
-        ApiError::BadRequest(error.to_message())
+        ApiError::BadQuery(error)
     }
 }
 

@@ -164,7 +164,7 @@ pub(crate) async fn handle(State(gateway): State<Gateway>, request: Request) -> 
     let (method, path) = (parts.method.clone(), parts.uri.clone());
     let reply = gateway.answer(parts, body).await.unwrap_or_else(|failure| {
         failure.error.count_if_put_off();
-        failure.into()
+        failure.into_reply(&activity_id)
     });
     let elapsed = started.elapsed();
     let response = reply.into_response(&activity_id, elapsed);

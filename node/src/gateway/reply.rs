@@ -11,7 +11,7 @@ use ephemeris_store::ids::{Etag, Lsn, RangeId, ResourceId};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
-use super::error::Failure;
+use super::error::{ApiError, Failure};
 use crate::partition::Price;
 
 /// What names look like in a header: as the SDKs themselves encode them.
@@ -192,22 +192,28 @@ impl Reply {
     }
 }
 
-impl From<Failure> for Reply {
-    fn from(failure: Failure) -> Self {
-        let answer = failure.error.answer();
-        let body = json!({ "code": answer.code, "message": failure.error.to_string() });
-        let mut reply = Reply::json(answer.status, body.to_string()).charge(failure.charge);
+impl Failure {
+    /// The answer that tells of it.
+    pub(crate) fn into_reply(self, activity_id: &HeaderValue) -> Reply {
+        let answer = self.error.answer();
+        let mut message = self.error.to_string();
+        // As the service ends what it says about a query.
+        if let (ApiError::BadQuery(_), Ok(id)) = (&self.error, activity_id.to_str()) {
+            message = format!("{message}\r\nActivityId: {id}");
+        }
+        let body = json!({ "code": answer.code, "message": message });
+        let mut reply = Reply::json(answer.status, body.to_string()).charge(self.charge);
         // The Rust SDK tells none from zero, and expects none.
         if answer.substatus != 0 {
             reply = reply.header(SUBSTATUS, &answer.substatus.to_string());
         }
-        if let Some(pause) = failure.error.retry_after() {
+        if let Some(pause) = self.error.retry_after() {
             reply = reply.header(RETRY_AFTER, &pause.as_millis().to_string());
         }
-        if let Some(methods) = failure.error.allowed() {
+        if let Some(methods) = self.error.allowed() {
             reply = reply.header(header::ALLOW, methods);
         }
-        reply.data = failure.data;
+        reply.data = self.data;
         reply
     }
 }
@@ -252,13 +258,12 @@ pub(crate) fn with_system_properties(
 
 #[cfg(test)]
 mod tests {
-    use super::super::error::ApiError;
     use super::*;
 
     fn shown(error: ApiError) -> (u16, Vec<Option<String>>) {
         let activity_id = HeaderValue::from_static("a");
-        let response =
-            Reply::from(Failure::from(error)).into_response(&activity_id, Duration::ZERO);
+        let reply = Failure::from(error).into_reply(&activity_id);
+        let response = reply.into_response(&activity_id, Duration::ZERO);
         let header = |name: HeaderName| {
             response.headers().get(name).map(|value| value.to_str().unwrap().to_string())
         };

@@ -132,10 +132,9 @@ impl Replica {
         let from = usize::try_from(next).expect("a short log");
         let log = &log[from..];
         let log = &log[..entries_max.min(log.len())];
-        let entry = |(index, (entry, _)): (u64, &'_ (Vec<u8>, Outcome))| {
-            (LogId { term: 1, index }, Entry::Command(entry))
-        };
-        let mut entries = (next..).zip(log).map(entry);
+        let commands = log.iter().map(|(entry, _)| Entry::Command(entry));
+        let mut entries =
+            (next..).zip(commands).map(|(index, entry)| (LogId { term: 1, index }, entry));
         let mut again = Vec::new();
         let applied = self.partition.apply_all(&mut entries, &mut |outcome| again.push(outcome));
         applied.expect("the engine in memory does not fail");
