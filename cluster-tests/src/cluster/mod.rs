@@ -16,7 +16,7 @@ mod status;
 
 use std::any::Any;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Output};
 use std::time::Duration;
 
@@ -29,11 +29,11 @@ use crate::wait;
 use compose::Project;
 use links::Links;
 use node::Node;
-use ports::Port;
 use process::Process;
 
 pub use links::{Link, Passage};
 pub use node::Resource;
+pub use ports::Port;
 pub use status::{GroupStatus, NodeStatus, ReplicaStatus, Status};
 
 /// How long a node may take until it is ready, on a machine that is busy with other tests.
@@ -148,6 +148,11 @@ impl Cluster {
     /// was not synced with every end of a process.
     pub fn make_faulty(&mut self) {
         self.ids().into_iter().for_each(|id| self.process_mut(id).set_faulty());
+    }
+
+    /// Lets all nodes run another build of the program, from their next start on.
+    pub fn set_binary(&mut self, binary: &Path) {
+        self.ids().into_iter().for_each(|id| self.process_mut(id).set_binary(binary));
     }
 
     /// Says what is wrong with a node's machine, in JSON; `{}` is nothing.

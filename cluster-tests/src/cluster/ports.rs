@@ -13,7 +13,7 @@ const TRIES_MAX: u32 = 1000;
 
 /// A port that is ours until this is dropped.
 #[derive(Debug)]
-pub(super) struct Port {
+pub struct Port {
     number: u16,
     /// Locked as long as the port is ours.
     _lock: File,
@@ -21,7 +21,7 @@ pub(super) struct Port {
 
 impl Port {
     /// Takes a free one.
-    pub(super) fn take() -> Self {
+    pub fn take() -> Self {
         let directory = std::env::temp_dir().join("ephemeris-test-ports");
         fs::create_dir_all(&directory).expect("the temporary directory is writable");
         for _ in 0..TRIES_MAX {
@@ -37,7 +37,7 @@ impl Port {
     }
 
     /// The port on the loopback interface.
-    pub(super) fn address(&self) -> SocketAddr {
+    pub fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.number).into()
     }
 }

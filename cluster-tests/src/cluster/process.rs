@@ -47,6 +47,11 @@ impl Process {
         self.program = Program::Faulty;
     }
 
+    /// Runs the node from another executable, from its next start on.
+    pub(super) fn set_binary(&mut self, binary: &Path) {
+        self.program = Program::Other(binary.to_path_buf());
+    }
+
     /// Says what is wrong with the machine, in JSON: see `ephemeris-faulty`.
     pub(super) fn set_faults(&self, faults: &str) {
         assert!(self.program == Program::Faulty, "the machine can lie");
@@ -112,8 +117,8 @@ impl Node for Process {
         let log = log.expect("the log file can be opened");
         let errors = log.try_clone().expect("a file handle can be copied");
         let mut command = match self.descriptors_max {
-            None => command(self.program),
-            Some(most) => limited(self.program, most),
+            None => command(&self.program),
+            Some(most) => limited(&self.program, most),
         };
         command.env("EPHEMERIS_FAULTS", self.faults_file());
         command.args(&self.arguments);
@@ -189,32 +194,35 @@ impl Drop for Process {
 
 /// Runs the program with other arguments, to its end.
 pub(super) fn run(arguments: &[&str]) -> Output {
-    command(Program::Ephemeris).args(arguments).output().expect("the binary can be executed")
+    command(&Program::Ephemeris).args(arguments).output().expect("the binary can be executed")
 }
 
 /// What a node is a process of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Program {
     Ephemeris,
     /// The same, on a machine that lies.
     Faulty,
+    /// Another build.
+    Other(PathBuf),
 }
 
 impl Program {
-    fn path(self) -> PathBuf {
+    fn path(&self) -> PathBuf {
         match self {
             Program::Ephemeris => binary(),
             Program::Faulty => binary().with_file_name("ephemeris-faulty"),
+            Program::Other(path) => path.clone(),
         }
     }
 }
 
-fn command(program: Program) -> Command {
+fn command(program: &Program) -> Command {
     without_settings(Command::new(program.path()))
 }
 
 /// The program, which may have so many files and connections open.
-fn limited(program: Program, most: u64) -> Command {
+fn limited(program: &Program, most: u64) -> Command {
     let mut shell = Command::new("sh");
     shell.arg("-c").arg(format!("ulimit -n {most} && exec \"$0\" \"$@\"")).arg(program.path());
     without_settings(shell)

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
-use super::wire::Connection;
+use super::wire::Wire;
 use crate::clock;
 use crate::measure::Latencies;
 
@@ -18,6 +18,9 @@ const BREAKS_MAX: u64 = 10;
 
 /// Makes one worker's requests.
 pub trait Source: Send + 'static {
+    /// What they are sent over.
+    type Wire: Wire;
+
     /// The next request's bytes, and the status of a good answer.
     fn next(&mut self) -> (&[u8], u16);
 }
@@ -80,7 +83,7 @@ impl ClosedLoop {
         for (address, source) in sources {
             let (this, start) = (self.clone(), start.clone());
             workers.spawn(async move {
-                let connection = Connection::open(address).await.expect("the server listens");
+                let connection = S::Wire::open(address).await.expect("the server listens");
                 start.wait().await;
                 this.work(address, connection, source).await
             });
@@ -92,11 +95,11 @@ impl ClosedLoop {
         all
     }
 
-    async fn work(
+    async fn work<S: Source>(
         self,
         address: SocketAddr,
-        mut connection: Connection,
-        mut source: impl Source,
+        mut connection: S::Wire,
+        mut source: S,
     ) -> Measured {
         let mut measured = Measured::default();
         let begun = clock::monotonic();
@@ -112,7 +115,7 @@ impl ClosedLoop {
             match answer {
                 Ok(status) if status == good => measured.latencies.record(now - sent),
                 Ok(status) => *measured.unexpected.entry(status).or_default() += 1,
-                Err(_) => match reopen(address, &mut measured).await {
+                Err(_) => match reopen::<S::Wire>(address, &mut measured).await {
                     Some(opened) => connection = opened,
                     None => break,
                 },
@@ -125,11 +128,11 @@ impl ClosedLoop {
 }
 
 /// Counts a broken connection, and replaces it unless too many have broken.
-async fn reopen(address: SocketAddr, measured: &mut Measured) -> Option<Connection> {
+async fn reopen<W: Wire>(address: SocketAddr, measured: &mut Measured) -> Option<W> {
     let breaks = measured.unexpected.entry(0).or_default();
     *breaks += 1;
     if *breaks > BREAKS_MAX {
         return None;
     }
-    Connection::open(address).await.ok()
+    W::open(address).await.ok()
 }

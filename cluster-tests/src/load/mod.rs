@@ -7,5 +7,5 @@ mod writers;
 
 pub use closed_loop::{ClosedLoop, Measured, Source};
 pub use crowd::{Crowd, storm};
-pub use wire::{Connection, Request, Signed, WireError};
+pub use wire::{Connection, Request, Signed, Wire, WireError};
 pub use writers::{Acknowledged, Journal, Writers};

@@ -69,11 +69,30 @@ impl Signed {
     }
 }
 
+/// A connection on which one request after the other is answered, in whatever protocol.
+pub trait Wire: Sized + Send + 'static {
+    /// Connects.
+    fn open(address: SocketAddr) -> impl Future<Output = Result<Self, WireError>> + Send;
+
+    /// Sends a request and reads the whole answer; returns its status, in the terms of HTTP.
+    fn exchange(&mut self, request: &[u8]) -> impl Future<Output = Result<u16, WireError>> + Send;
+}
+
 /// A connection that is kept.
 pub struct Connection {
     stream: TcpStream,
     buffer: Vec<u8>,
     body_start: usize,
+}
+
+impl Wire for Connection {
+    async fn open(address: SocketAddr) -> Result<Self, WireError> {
+        Self::open(address).await
+    }
+
+    async fn exchange(&mut self, request: &[u8]) -> Result<u16, WireError> {
+        self.exchange(request).await
+    }
 }
 
 impl Connection {

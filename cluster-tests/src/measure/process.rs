@@ -7,6 +7,8 @@ use std::time::Duration;
 
 /// Place of `utime` among the fields that follow a process's name in `/proc/<pid>/stat`.
 const UTIME: usize = 11;
+/// Place of the parent's number there.
+const PARENT: usize = 1;
 
 /// Processor time and memory of one process, or of several together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,6 +30,26 @@ impl Usage {
         let cpu = cpu(&read("stat"), ticks_per_second).expect("/proc/<pid>/stat is as it was");
         let resident = resident_bytes(&read("status"));
         Self { cpu, resident_bytes: resident.expect("/proc/<pid>/status is as it was") }
+    }
+
+    /// What a process and all that it has started have used so far. Memory that several share counts
+    /// once.
+    pub fn of_tree(root: u32) -> Self {
+        let ticks_per_second = rustix::param::clock_ticks_per_second();
+        let read = |process: u32, name| fs::read_to_string(format!("/proc/{process}/{name}")).ok();
+        let directories = fs::read_dir("/proc").expect("/proc is there").flatten();
+        let processes = directories.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        // One that ends meanwhile is told by its parent.
+        let family = |process: u32| Family::parse(process, &read(process, "stat")?);
+        let families: Vec<Family> = processes.filter_map(family).collect();
+        let tree = descendants(root, &families);
+        let ticks: u64 = tree.iter().map(|family| family.ticks).sum();
+        let resident =
+            tree.iter().filter_map(|f| proportional_bytes(&read(f.process, "smaps_rollup")?));
+        Self {
+            cpu: Duration::from_micros(ticks * 1_000_000 / ticks_per_second),
+            resident_bytes: resident.sum(),
+        }
     }
 
     /// What this process has used so far.
@@ -59,6 +81,42 @@ impl Sum for Usage {
             resident_bytes: sum.resident_bytes + one.resident_bytes,
         })
     }
+}
+
+/// A process and its parent, with the processor time of its own and of its children that have ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Family {
+    process: u32,
+    parent: u32,
+    ticks: u64,
+}
+
+impl Family {
+    fn parse(process: u32, stat: &str) -> Option<Self> {
+        let (_, fields) = stat.rsplit_once(')')?;
+        let fields: Vec<&str> = fields.split_whitespace().collect();
+        let ticks = fields.get(UTIME..UTIME + 4)?.iter().map(|field| field.parse::<u64>());
+        let ticks = ticks.sum::<Result<u64, _>>().ok()?;
+        Some(Self { process, parent: fields.get(PARENT)?.parse().ok()?, ticks })
+    }
+}
+
+/// A process and all that it has started, and so on.
+fn descendants(root: u32, families: &[Family]) -> Vec<Family> {
+    let mut tree: Vec<Family> = families.iter().copied().filter(|f| f.process == root).collect();
+    let mut at = 0;
+    while let Some(family) = tree.get(at) {
+        let parent = family.process;
+        tree.extend(families.iter().copied().filter(|f| f.parent == parent));
+        at += 1;
+    }
+    tree
+}
+
+fn proportional_bytes(rollup: &str) -> Option<u64> {
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kilobytes * 1024)
 }
 
 fn cpu(stat: &str, ticks_per_second: u64) -> Option<Duration> {
@@ -108,7 +166,21 @@ mod tests {
     }
 
     #[test]
+    fn a_tree_counts_what_ended_children_have_used() {
+        let stat = |parent| format!("(x) S {parent} 0 0 0 0 0 0 0 0 0 100 50 30 20 0 0 0");
+        let families: Vec<Family> = [(2, 1), (3, 2), (4, 3), (5, 1)]
+            .into_iter()
+            .filter_map(|(process, parent)| Family::parse(process, &stat(parent)))
+            .collect();
+        let tree = descendants(2, &families);
+        let processes: Vec<u32> = tree.iter().map(|family| family.process).collect();
+        assert_eq!(processes, [2, 3, 4]);
+        assert!(tree.iter().all(|family| family.ticks == 200));
+    }
+
+    #[test]
     fn this_process_uses_something() {
         assert!(Usage::of_self().resident_bytes > 0);
+        assert!(Usage::of_tree(std::process::id()).resident_bytes > 0);
     }
 }

@@ -1,13 +1,23 @@
 //! The command line of the benchmark.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use ephemeris_cluster_tests::client::AccountKey;
 
+use crate::peers::Peer;
+use crate::scaling::Axis;
+use crate::servers::Way;
+
 /// Requests under way at the same time, unless the command line says how many.
 const CONCURRENCY: [usize; 4] = [1, 16, 64, 256];
+/// How fresh reads are, unless the command line says.
+const CONSISTENCY: &str = "Session";
+/// How often everything is measured that is put next to an earlier run, unless the command line says.
+const COMPARE_ROUNDS: u32 = 5;
+/// How often what is measured in turns is measured, unless the command line says.
+const TURNS: u32 = 6;
 /// Items stored beforehand, unless the command line says how many.
 const READ_ITEMS: u32 = 10_000;
 const EXPIRY_ITEMS: u32 = 100_000;
@@ -15,7 +25,7 @@ const EXPIRY_ITEMS: u32 = 100_000;
 const LOAD_ITEMS_PER_SECOND: u32 = 5000;
 
 /// Measures Ephemeris: operations a second, latency, processor time, memory, syncs.
-#[derive(Parser)]
+#[derive(Clone, Parser)]
 #[command(
     name = "bench",
     max_term_width = 100,
@@ -26,9 +36,9 @@ pub(crate) struct Arguments {
     /// Nodes of the cluster that is started.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=9))]
     pub(crate) nodes: u32,
-    /// How fresh reads are.
-    #[arg(long, default_value = "Session", value_name = "LEVEL")]
-    pub(crate) consistency: String,
+    /// How fresh reads are: Session without it, Strong for forwarded.
+    #[arg(long, value_name = "LEVEL")]
+    consistency: Option<String>,
     /// Nodes that run already; nothing is started then.
     #[arg(long, value_delimiter = ',', value_name = "http://HOST:PORT,…")]
     pub(crate) urls: Vec<String>,
@@ -48,8 +58,12 @@ pub(crate) struct Arguments {
     /// What is done, one run for each.
     #[arg(long, value_delimiter = ',', default_values_t = Workload::USUAL)]
     pub(crate) workload: Vec<Workload>,
+    /// How often everything is measured: once without it, but five times what is put next to an
+    /// earlier run, and six times what is measured in turns.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: Option<u32>,
     /// Items stored beforehand: 10000 for reads, 100000 for expiry, 200000 for change-feed, 1000000 for
-    /// query.
+    /// query; for scaling the most.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) items: Option<u32>,
     /// Time to store the items that expire together, in seconds; 1 for 5000 items without it.
@@ -64,9 +78,24 @@ pub(crate) struct Arguments {
     /// Idle connections.
     #[arg(long, default_value_t = 10_000)]
     pub(crate) connections: u32,
+    /// What scaling varies.
+    #[arg(long, value_delimiter = ',', default_values_t = Axis::ALL)]
+    pub(crate) axis: Vec<Axis>,
+    /// Active partitions, next to one.
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub(crate) partitions: u32,
+    /// Idle partitions.
+    #[arg(long, default_value_t = 100)]
+    pub(crate) idle_partitions: u32,
+    /// How long nodes are watched while nobody asks them for anything.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) idle_seconds: u64,
     /// Send to nodes that do not lead, which forward.
     #[arg(long)]
-    pub(crate) forwarded: bool,
+    forwarded: bool,
+    /// Measure other stores, too, with the same workloads; reads of ours are Strong then.
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) peers: Vec<Peer>,
     /// Leave the echo server out.
     #[arg(long)]
     pub(crate) no_echo: bool,
@@ -76,6 +105,15 @@ pub(crate) struct Arguments {
     /// Write the results to a file, too.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+    /// Put this run next to an earlier one, which was written by --json; five rounds without --rounds.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) compare: Option<PathBuf>,
+    /// Measure another build of ephemeris in turns with this one.
+    #[arg(long, value_name = "BINARY", conflicts_with = "compare")]
+    pub(crate) against: Option<PathBuf>,
+    /// What is measured, if it is not what was built beside this.
+    #[arg(skip)]
+    pub(crate) binary: Option<PathBuf>,
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
 }
@@ -91,10 +129,46 @@ impl Arguments {
         self.key.as_deref().map_or_else(AccountKey::emulator, AccountKey::parse)
     }
 
-    /// Workloads that are requests of one kind or a mix, and the part of creates among them.
-    pub(crate) fn requests(&self) -> impl Iterator<Item = (Workload, f64)> {
-        let with_share = |workload: &Workload| Some((*workload, workload.creates_share()?));
-        self.workload.iter().filter_map(with_share)
+    /// How fresh reads are.
+    pub(crate) fn consistency(&self) -> &str {
+        self.consistency.as_deref().unwrap_or(CONSISTENCY)
+    }
+
+    /// The same for a workload that usually has other reads.
+    pub(crate) fn at_consistency(&self, usual: &str) -> Self {
+        let consistency = self.consistency.clone().or_else(|| Some(usual.to_string()));
+        Self { consistency, ..self.clone() }
+    }
+
+    /// The same for another number of nodes.
+    pub(crate) fn of_nodes(&self, nodes: u32) -> Self {
+        Self { nodes, ..self.clone() }
+    }
+
+    /// How often everything is measured that is not measured in turns.
+    pub(crate) fn rounds(&self) -> u32 {
+        let usual = if self.compare.is_some() { COMPARE_ROUNDS } else { 1 };
+        self.rounds.unwrap_or(usual)
+    }
+
+    /// The same for another build of the program.
+    pub(crate) fn of_binary(&self, binary: &Path) -> Self {
+        Self { binary: Some(binary.to_path_buf()), ..self.clone() }
+    }
+
+    /// How often everything is measured that is measured in turns.
+    pub(crate) fn turns(&self) -> u32 {
+        self.rounds.unwrap_or(TURNS)
+    }
+
+    /// Which nodes requests go to.
+    pub(crate) fn way(&self) -> Way {
+        if self.forwarded { Way::Forwarded } else { Way::Direct }
+    }
+
+    /// Workloads that are requests of one kind or a mix.
+    pub(crate) fn requests(&self) -> impl Iterator<Item = Workload> {
+        self.workload.iter().copied().filter(|workload| workload.creates_share().is_some())
     }
 
     /// Requests under way at the same time, one run for each.
@@ -130,7 +204,7 @@ impl Arguments {
 }
 
 /// What the benchmark starts itself as, beside the benchmark.
-#[derive(Subcommand)]
+#[derive(Clone, Subcommand)]
 pub(crate) enum Command {
     /// Answers every request with its own body.
     #[command(hide = true)]
@@ -160,6 +234,12 @@ pub(crate) enum Workload {
     Throttle,
     /// Connections on which nothing happens.
     Idle,
+    /// Many partitions, active ones next to one, and idle ones.
+    Partitions,
+    /// Requests to nodes that do not lead, next to those that do.
+    Forwarded,
+    /// Creates and reads while nodes, partitions, items or their size are varied.
+    Scaling,
 }
 
 impl Workload {
@@ -178,11 +258,14 @@ impl Workload {
             Workload::ChangeFeed => "change-feed",
             Workload::Throttle => "throttle",
             Workload::Idle => "idle",
+            Workload::Partitions => "partitions",
+            Workload::Forwarded => "forwarded",
+            Workload::Scaling => "scaling",
         }
     }
 
     /// The part of creates among its requests; none if it is more than requests.
-    fn creates_share(self) -> Option<f64> {
+    pub(crate) fn creates_share(self) -> Option<f64> {
         match self {
             Workload::Create => Some(1.0),
             Workload::Read => Some(0.0),
@@ -193,7 +276,10 @@ impl Workload {
             | Workload::Batch
             | Workload::ChangeFeed
             | Workload::Throttle
-            | Workload::Idle => None,
+            | Workload::Idle
+            | Workload::Partitions
+            | Workload::Forwarded
+            | Workload::Scaling => None,
         }
     }
 }

@@ -8,10 +8,11 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::arguments::Arguments;
-use crate::plan::{WORKERS_MAX, measure};
+use crate::plan::measure;
 use crate::report::{Run, Server, shown};
 use crate::servers::Servers;
 use crate::sources::Creates;
+use crate::subject::WORKERS_MAX;
 
 /// Items of one batch: the most there may be.
 const BATCH_ITEMS: u32 = 100;

@@ -3,27 +3,39 @@
 //! 1. Nodes are started, or given by `--urls`; items of 1 KB are stored for reads.
 //! 2. Each workload runs at each concurrency for `--seconds`, then the same requests go to an echo
 //!    server: what HTTP alone costs on this machine.
-//! 3. Items that expire all at once, if wanted: `expiry`.
-//! 4. Queries, if wanted: `query`.
-//! 5. Containers with and without a time to live next to each other, if wanted: `ttl`.
-//! 6. Transactional batches, change feeds, throttled containers, idle connections, if wanted: `batch`,
-//!    `change_feed`, `throttle`, `idle`.
-//! 7. Each run tells operations a second, latencies, and what servers and generator have used;
+//! 3. Other stores, if wanted, with the same requests in their own words: `peers`.
+//! 4. Items that expire all at once, if wanted: `expiry`.
+//! 5. Queries, if wanted: `query`.
+//! 6. Containers with and without a time to live next to each other, if wanted: `ttl`.
+//! 7. Transactional batches, change feeds, throttled containers, idle connections, if wanted: `batch`,
+//!    `change_feed`, `throttle`, `idle`; many partitions, nodes that do not lead, and how cost
+//!    grows: `partitions`, `forwarded`, `scaling`.
+//! 8. An earlier run next to this one, or another build in turns with this one: `compare`, `against`.
+//! 9. Each run tells operations a second, latencies, and what servers and generator have used;
 //!    `others` says how many processors something else kept busy: near 0, or the run is void.
 
+mod against;
 mod arguments;
 mod batch;
 mod change_feed;
+mod compare;
 mod echo;
 mod expiry;
+mod forwarded;
 mod idle;
+mod partitions;
+mod peers;
 mod plan;
 mod query;
 mod report;
+mod scaling;
 mod servers;
 mod sources;
+mod spread;
+mod subject;
 mod throttle;
 mod ttl;
+mod turns;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -35,6 +47,7 @@ use ephemeris_cluster_tests::clock;
 use ephemeris_cluster_tests::cluster::Cluster;
 
 use arguments::{Arguments, Command, Workload};
+use compare::Baseline;
 
 /// Starts of an empty node that are measured.
 const STARTS: usize = 3;
@@ -44,7 +57,11 @@ const START_DEADLINE: Duration = Duration::from_secs(30);
 const START_LOOK_EVERY: Duration = Duration::from_millis(2);
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let mut arguments = Arguments::parse();
+    if !arguments.peers.is_empty() {
+        // What is compared is what promises as much.
+        arguments = arguments.at_consistency("Strong");
+    }
     match run(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -70,9 +87,32 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
 }
 
 async fn bench(arguments: &Arguments) -> anyhow::Result<()> {
+    let baseline = arguments.compare.as_deref().map(Baseline::read).transpose()?;
+    let mut report = report::Report::default();
+    if let Some(other) = &arguments.against {
+        report.against = against::run(arguments, other).await?;
+    } else {
+        report = measure(arguments).await?;
+    }
+    report.compared = baseline.map_or_else(Vec::new, |baseline| baseline.compare(&report.runs));
+    println!("{report}");
+    if let Some(file) = &arguments.json {
+        std::fs::write(file, serde_json::to_vec_pretty(&report)?)?;
+    }
+    if report.expiry.iter().any(expiry::Expiry::is_violated) {
+        bail!("items were visible after they expired, or gone before");
+    }
+    Ok(())
+}
+
+/// Everything the command line names.
+async fn measure(arguments: &Arguments) -> anyhow::Result<report::Report> {
     let starts_ms = if arguments.urls.is_empty() { measure_starts().await } else { Vec::new() };
-    let runs = plan::run(arguments).await?;
-    let mut report = report::Report { starts_ms, runs, ..report::Report::default() };
+    let mut runs = plan::run(arguments).await?;
+    let peers = peers::run(arguments, &plan::cells(arguments)?).await?;
+    runs.extend(peers.runs);
+    let mut report =
+        report::Report { starts_ms, runs, peers: peers.notes, ..report::Report::default() };
     for workload in &arguments.workload {
         match workload {
             // These are requests of one kind, or a mix: the plan's.
@@ -92,16 +132,16 @@ async fn bench(arguments: &Arguments) -> anyhow::Result<()> {
             Workload::ChangeFeed => report.change_feeds = change_feed::run(arguments).await?,
             Workload::Throttle => report.throttled = throttle::run(arguments).await?,
             Workload::Idle => report.idle = idle::run(arguments).await?,
+            Workload::Partitions => {
+                let found = partitions::run(arguments).await?;
+                report.partitions = found.active;
+                report.idle_partitions = Some(found.idle);
+            }
+            Workload::Forwarded => report.forwarded = forwarded::run(arguments).await?,
+            Workload::Scaling => report.scaling = scaling::run(arguments).await?,
         }
     }
-    println!("{report}");
-    if let Some(file) = &arguments.json {
-        std::fs::write(file, serde_json::to_vec_pretty(&report)?)?;
-    }
-    if report.expiry.iter().any(expiry::Expiry::is_violated) {
-        bail!("items were visible after they expired, or gone before");
-    }
-    Ok(())
+    Ok(report)
 }
 
 /// How long a node alone takes from its start on an empty directory until it is ready.

@@ -2,141 +2,109 @@
 
 use std::net::SocketAddr;
 
-use anyhow::bail;
-use ephemeris_cluster_tests::client::{AccountKey, Container};
+use anyhow::ensure;
 use ephemeris_cluster_tests::load::{ClosedLoop, Measured, Source};
 use ephemeris_cluster_tests::measure::Usage;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
-use crate::arguments::Arguments;
+use crate::arguments::{Arguments, Workload};
 use crate::report::{Run, Server};
 use crate::servers::{Reading, Servers};
-use crate::sources::{Creates, Mix, Reads};
+use crate::subject::{Numbers, Stock, Subject, WORKERS_MAX, unique_container};
 
-/// Requests under way while items for reads are stored.
-const STORE_CONCURRENCY: usize = 64;
-/// Runs of one benchmark, stores included, and workers of one run: each has a number of its own.
-const RUNS_MAX: u64 = 1 << 8;
-pub(crate) const WORKERS_MAX: u64 = 1 << 16;
-
-/// Everything runs need to know.
-struct Bench<'a> {
-    arguments: &'a Arguments,
-    container: Container,
-    key: AccountKey,
-    progress: ProgressBar,
-    runs_begun: u64,
+/// One workload at one concurrency.
+#[derive(Clone, Copy)]
+pub(crate) struct Cell {
+    pub(crate) workload: Workload,
+    /// The part of creates among its requests, from 0 to 1.
+    pub(crate) creates_share: f64,
+    pub(crate) concurrency: usize,
 }
 
-/// Runs every workload at every concurrency, on the nodes and then on the echo server.
-pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<Vec<Run>> {
-    if arguments.concurrency.iter().any(|workers| *workers == 0 || *workers as u64 >= WORKERS_MAX) {
-        bail!("--concurrency is between 1 and {WORKERS_MAX}");
+impl Cell {
+    pub(crate) fn new(workload: Workload, concurrency: usize) -> Self {
+        let creates_share = workload.creates_share().expect("it is requests of one kind or a mix");
+        Self { workload, creates_share, concurrency }
     }
-    let cells = arguments.requests().count() * arguments.request_concurrency().len();
-    if cells == 0 {
+}
+
+/// All cells the command line asks for.
+pub(crate) fn cells(arguments: &Arguments) -> anyhow::Result<Vec<Cell>> {
+    let possible = |workers: &usize| (1..WORKERS_MAX).contains(&(*workers as u64));
+    let given = arguments.concurrency.iter();
+    ensure!(given.clone().all(possible), "--concurrency is between 1 and {}", WORKERS_MAX - 1);
+    let mut cells = Vec::new();
+    for workload in arguments.requests() {
+        for concurrency in arguments.request_concurrency() {
+            cells.push(Cell::new(workload, *concurrency));
+        }
+    }
+    Ok(cells)
+}
+
+/// Runs every cell on the nodes and then on the echo server, for as many rounds as are wanted.
+pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<Vec<Run>> {
+    let cells = cells(arguments)?;
+    if cells.is_empty() {
         return Ok(Vec::new());
     }
-    let cells = if arguments.no_echo { cells } else { 2 * cells };
-    let key = arguments.account_key();
-    // A name of its own, so that ids are new even on nodes that were measured before.
-    let name = format!("items-{:08x}", rand::random::<u32>());
-    let mut bench = Bench {
-        arguments,
-        container: Container::new("bench", &name),
-        key,
-        progress: progress(cells),
-        runs_begun: 0,
-    };
-    let nodes = Servers::nodes(arguments, &bench.key, &bench.container, json!({})).await?;
-    let mut runs = bench.run_all(&nodes, Server::Ephemeris).await?;
-    drop(nodes);
-    if !arguments.no_echo {
-        let echo = Servers::echo()?;
-        runs.extend(bench.run_all(&echo, Server::Echo).await?);
+    let (key, container) = (arguments.account_key(), unique_container("items"));
+    let nodes = Servers::nodes(arguments, &key, &container, json!({})).await?;
+    let echo = if arguments.no_echo { None } else { Some(Servers::echo()?) };
+    let rounds = arguments.rounds();
+    let servers = if echo.is_some() { 2 } else { 1 };
+    let mut plan =
+        Plan { arguments, progress: progress(cells.len() * servers * rounds as usize), cells };
+    let (stock, mut numbers) = (Stock::of(arguments.read_items()), Numbers::default());
+    plan.progress.set_message("items for reads");
+    let subject = Subject::new(&container, &key, &nodes.targets, stock, &mut numbers);
+    subject.store().await?;
+    let mut runs = Vec::new();
+    for _ in 0..rounds {
+        runs.extend(plan.run(Server::Ephemeris, &nodes, &subject, &mut numbers).await);
+        if let Some(echo) = &echo {
+            // What the nodes still do would be taken from the echo server.
+            nodes.rest().await;
+            let subject = subject.through(&echo.targets);
+            runs.extend(plan.run(Server::Echo, echo, &subject, &mut numbers).await);
+        }
     }
-    bench.progress.finish_and_clear();
+    plan.progress.finish_and_clear();
     Ok(runs)
 }
 
-fn progress(cells: usize) -> ProgressBar {
+struct Plan<'a> {
+    arguments: &'a Arguments,
+    cells: Vec<Cell>,
+    progress: ProgressBar,
+}
+
+fn progress(runs: usize) -> ProgressBar {
     let style = ProgressStyle::with_template("{bar:40} {pos}/{len} {msg} ({eta} left)");
-    let progress = ProgressBar::new(cells as u64);
+    let progress = ProgressBar::new(runs as u64);
     progress.set_style(style.expect("the template is valid"));
     progress
 }
 
-impl Bench<'_> {
-    async fn run_all(&mut self, servers: &Servers, server: Server) -> anyhow::Result<Vec<Run>> {
-        let ids = self.store_items(servers, server).await?;
-        let reads: Vec<(SocketAddr, Reads)> = servers
-            .targets
-            .iter()
-            .map(|target| (*target, Reads::new(*target, &self.container, &self.key, &ids)))
-            .collect();
-        let mut runs = Vec::new();
-        let arguments = self.arguments;
-        for (workload, creates_share) in arguments.requests() {
-            for concurrency in arguments.request_concurrency() {
-                let what = format!("{} {workload} with {concurrency}", server.name());
-                self.progress.set_message(what);
-                let sources = self.sources(&reads, creates_share, *concurrency);
-                runs.push(measure(arguments, servers, server, workload.name(), sources).await);
-                self.progress.inc(1);
-            }
-        }
-        Ok(runs)
-    }
-
-    /// Stores the items that are read; the echo server needs none, only their ids.
-    async fn store_items(
+impl Plan<'_> {
+    async fn run(
         &mut self,
-        servers: &Servers,
         server: Server,
-    ) -> anyhow::Result<Vec<String>> {
-        self.progress.set_message("items for reads");
-        let each = u64::from(self.arguments.read_items()).div_ceil(STORE_CONCURRENCY as u64);
-        let base = self.next_run();
-        let workers = (0..STORE_CONCURRENCY as u64).map(|worker| base + worker);
-        let ids = workers.clone().flat_map(|run| (0..each).map(move |n| Creates::id(run, n)));
-        let ids: Vec<String> = ids.collect();
-        if server == Server::Echo {
-            return Ok(ids);
+        servers: &Servers,
+        subject: &Subject,
+        numbers: &mut Numbers,
+    ) -> Vec<Run> {
+        let mut runs = Vec::new();
+        for cell in &self.cells {
+            let Cell { workload, creates_share, concurrency } = *cell;
+            self.progress.set_message(format!("{} {workload} with {concurrency}", server.name()));
+            let workers = (numbers.next_run()..).take(concurrency);
+            let sources = subject.sources(creates_share, workers);
+            runs.push(measure(self.arguments, servers, server, workload.name(), sources).await);
+            self.progress.inc(1);
         }
-        let sources = workers.map(|run| {
-            let target = servers.targets[0];
-            (target, Creates::new(target, &self.container, &self.key, run))
-        });
-        let measured = ClosedLoop::requests(each).run(sources.collect()).await;
-        if measured.latencies.count() != ids.len() as u64 {
-            bail!("items were not stored: {:?}", measured.unexpected);
-        }
-        Ok(ids)
-    }
-
-    /// The first of `WORKERS_MAX` numbers nobody else has.
-    fn next_run(&mut self) -> u64 {
-        assert!(self.runs_begun < RUNS_MAX, "there are fewer than {RUNS_MAX} runs");
-        self.runs_begun += 1;
-        (self.runs_begun - 1) * WORKERS_MAX
-    }
-
-    /// What the workers of the next run send, and where to.
-    fn sources(
-        &mut self,
-        reads: &[(SocketAddr, Reads)],
-        creates_share: f64,
-        concurrency: usize,
-    ) -> Vec<(SocketAddr, Mix)> {
-        let base = self.next_run();
-        let sources = (0..concurrency as u64).zip(reads.iter().cycle()).map(|(worker, reads)| {
-            let (target, reads) = reads;
-            let creates = Creates::new(*target, &self.container, &self.key, base + worker);
-            let mix = Mix::new(creates_share, creates, reads.seeded(base + worker), base + worker);
-            (*target, mix)
-        });
-        sources.collect()
+        runs
     }
 }
 

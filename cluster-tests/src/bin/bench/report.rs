@@ -8,11 +8,15 @@ use serde::{Serialize, Serializer};
 
 use crate::batch::BatchGain;
 use crate::change_feed::FeedRate;
+use crate::compare::Compared;
 use crate::expiry::Expiry;
 use crate::idle::IdleCost;
+use crate::partitions::IdlePartitions;
+use crate::peers::PeerNote;
 use crate::query::QueryCost;
+use crate::scaling::Scaled;
 use crate::throttle::Throttled;
-use crate::ttl::Cost;
+use crate::turns::Beside;
 
 /// Whose run it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -22,6 +26,10 @@ pub(crate) enum Server {
     Ephemeris,
     /// The bare echo server.
     Echo,
+    Etcd,
+    Nats,
+    Redis,
+    Postgres,
 }
 
 impl Server {
@@ -29,6 +37,10 @@ impl Server {
         match self {
             Server::Ephemeris => "ephemeris",
             Server::Echo => "echo",
+            Server::Etcd => "etcd",
+            Server::Nats => "nats",
+            Server::Redis => "redis",
+            Server::Postgres => "postgres",
         }
     }
 }
@@ -92,6 +104,12 @@ impl Run {
         self.server_cpu.map(|cpu| micros(cpu) / float(self.operations.max(1)))
     }
 
+    /// True if it is a run of this server, and of another run's cell.
+    pub(crate) fn is_like(&self, server: Server, run: &Run) -> bool {
+        let cell = |run: &Run| (run.workload, run.concurrency);
+        self.server == server && cell(self) == cell(run)
+    }
+
     /// Processors that something else kept busy meanwhile: results count only if it is near 0.
     fn disturbance(&self) -> Option<f64> {
         let ours = self.server_cpu? + self.generator_cpu;
@@ -118,7 +136,7 @@ pub(crate) struct Report {
     /// What queries cost.
     pub(crate) queries: Vec<QueryCost>,
     /// What a time to live costs where nothing expires.
-    pub(crate) ttl: Vec<Cost>,
+    pub(crate) ttl: Vec<Beside>,
     /// What transactional batches gain; their runs are `single` and `batch`.
     pub(crate) batches: Vec<BatchGain>,
     /// How fast change feeds are read.
@@ -127,15 +145,38 @@ pub(crate) struct Report {
     pub(crate) throttled: Vec<Throttled>,
     /// What connections cost on which nothing happens.
     pub(crate) idle: Vec<IdleCost>,
+    /// The same load on one partition and on many.
+    pub(crate) partitions: Vec<Beside>,
+    /// What partitions cost of which nobody wants anything.
+    pub(crate) idle_partitions: Option<IdlePartitions>,
+    /// The same load on the leader and on the others.
+    pub(crate) forwarded: Vec<Beside>,
+    /// How cost grows.
+    pub(crate) scaling: Vec<Scaled>,
+    /// What the other stores promise that were measured.
+    pub(crate) peers: Vec<PeerNote>,
+    /// This run next to an earlier one.
+    pub(crate) compared: Vec<Compared>,
+    /// This build next to another one.
+    pub(crate) against: Vec<Beside>,
 }
 
 impl Report {
-    /// The echo server's run of the same kind.
-    fn echo_of(&self, run: &Run) -> Option<&Run> {
-        self.runs.iter().find(|other| {
-            other.server == Server::Echo
-                && (other.workload, other.concurrency) == (run.workload, run.concurrency)
-        })
+    /// Of each cell's rounds the one with the median rate, in the order of the first round.
+    fn median_runs(&self) -> Vec<&Run> {
+        let first = |(at, run): &(usize, &Run)| {
+            !self.runs[..*at].iter().any(|earlier| earlier.is_like(run.server, run))
+        };
+        let firsts = self.runs.iter().enumerate().filter(first);
+        firsts.filter_map(|(_, run)| self.median_run(run.server, run)).collect()
+    }
+
+    /// The median of a server's runs of another run's cell.
+    fn median_run(&self, server: Server, run: &Run) -> Option<&Run> {
+        let mut rounds: Vec<&Run> =
+            self.runs.iter().filter(|other| other.is_like(server, run)).collect();
+        rounds.sort_by(|a, b| a.per_second.total_cmp(&b.per_second));
+        rounds.get(rounds.len() / 2).copied()
     }
 }
 
@@ -148,6 +189,9 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.starts_ms.is_empty() {
             writeln!(f, "start to ready, a node alone, empty directory: {:?} ms", self.starts_ms)?;
+        }
+        if self.runs.is_empty() {
+            return self.write_others(f);
         }
         writeln!(
             f,
@@ -167,18 +211,32 @@ impl fmt::Display for Report {
             "of echo",
             "CPU×echo",
         )?;
-        for run in &self.runs {
+        for run in self.median_runs() {
             self.write_run(f, run)?;
         }
+        self.peers.iter().try_for_each(|note| write!(f, "{note}"))?;
+        self.write_others(f)
+    }
+}
+
+impl Report {
+    /// The tables of workloads that have one of their own.
+    fn write_others(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_lines(f, Expiry::write_head, &self.expiry)?;
         if !self.queries.is_empty() {
             QueryCost::write_table(&self.queries, f)?;
         }
-        write_lines(f, Cost::write_head, &self.ttl)?;
+        Beside::write_table(f, "ttl", &self.ttl)?;
         write_lines(f, BatchGain::write_head, &self.batches)?;
         write_lines(f, FeedRate::write_head, &self.change_feeds)?;
         write_lines(f, Throttled::write_head, &self.throttled)?;
-        write_lines(f, IdleCost::write_head, &self.idle)
+        write_lines(f, IdleCost::write_head, &self.idle)?;
+        Beside::write_table(f, "partitions", &self.partitions)?;
+        write_lines(f, IdlePartitions::write_head, self.idle_partitions.as_slice())?;
+        Beside::write_table(f, "forwarded", &self.forwarded)?;
+        write_lines(f, Scaled::write_head, &self.scaling)?;
+        write_lines(f, Compared::write_head, &self.compared)?;
+        Beside::write_table(f, "build", &self.against)
     }
 }
 
@@ -196,7 +254,7 @@ fn write_lines<L: fmt::Display>(
 
 impl Report {
     fn write_run(&self, f: &mut fmt::Formatter<'_>, run: &Run) -> fmt::Result {
-        let echo = self.echo_of(run).filter(|_| run.server == Server::Ephemeris);
+        let echo = self.median_run(Server::Echo, run).filter(|_| run.server != Server::Echo);
         let of_echo = echo.map(|echo| run.per_second / echo.per_second.max(1.0));
         let cpu = run.server_cpu_per_operation();
         let cpu_of_echo = echo
@@ -204,10 +262,12 @@ impl Report {
             .zip(cpu)
             .map(|(echo, cpu)| cpu / echo.max(f64::MIN_POSITIVE));
         let megabytes = run.resident_bytes.map(|bytes| float(bytes) / 1e6);
-        let syncs = float(run.syncs) / float(run.operations.max(1));
+        // Only our nodes tell.
+        let syncs = (run.server == Server::Ephemeris).then(|| float(run.syncs));
+        let syncs_each = syncs.map(|syncs| syncs / float(run.operations.max(1)));
         writeln!(
             f,
-            "{:<9} {:<7} {:>5} {:>9.0} {:>9.0} {:>9.0} {:>9} {:>6} {:>6} {:>6} {:>7} {:>8.3} {:>7} {:>8}",
+            "{:<9} {:<7} {:>5} {:>9.0} {:>9.0} {:>9.0} {:>9} {:>6} {:>6} {:>6} {:>7} {:>8} {:>7} {:>8}",
             run.server.name(),
             run.workload,
             run.concurrency,
@@ -218,13 +278,14 @@ impl Report {
             shown(run.generator_share(), 0),
             shown(run.disturbance(), 2),
             shown(megabytes, 0),
-            run.syncs,
-            syncs,
+            shown(syncs, 0),
+            shown(syncs_each, 3),
             shown(of_echo, 2),
             shown(cpu_of_echo, 1),
         )?;
-        if !run.unexpected.is_empty() {
-            writeln!(f, "    unexpected answers, by status: {:?}", run.unexpected)?;
+        let rounds = self.runs.iter().filter(|other| other.is_like(run.server, run));
+        for unexpected in rounds.map(|run| &run.unexpected).filter(|all| !all.is_empty()) {
+            writeln!(f, "    unexpected answers, by status: {unexpected:?}")?;
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ephemeris_cluster_tests::client::{AccountKey, Container};
 use ephemeris_cluster_tests::clock;
-use ephemeris_cluster_tests::load::{Request, Signed, Source};
+use ephemeris_cluster_tests::load::{Connection, Request, Signed, Source};
 use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 
@@ -33,7 +33,18 @@ pub(crate) struct Creates {
 impl Creates {
     /// A source for one worker.
     pub(crate) fn new(host: SocketAddr, container: &Container, key: &AccountKey, run: u64) -> Self {
-        let item = item(&placeholder(ID_DIGITS), &placeholder(KEY_DIGITS), "");
+        Self::sized(host, container, key, ITEM_BYTES, run)
+    }
+
+    /// The same, of items of another size.
+    pub(crate) fn sized(
+        host: SocketAddr,
+        container: &Container,
+        key: &AccountKey,
+        item_bytes: usize,
+        run: u64,
+    ) -> Self {
+        let item = item_of(item_bytes, &placeholder(ID_DIGITS), &placeholder(KEY_DIGITS), "");
         Self::of(host, container, key, &[], &item, 201, run)
     }
 
@@ -87,9 +98,16 @@ impl Creates {
         let serial_digits = ID_DIGITS - RUN_DIGITS;
         format!("{run:0RUN_DIGITS$x}{serial:0serial_digits$x}")
     }
+
+    /// The partition key of an item, by its id.
+    pub(crate) fn key_of(id: &str) -> &str {
+        &id[ID_DIGITS - KEY_DIGITS..ID_DIGITS]
+    }
 }
 
 impl Source for Creates {
+    type Wire = Connection;
+
     fn next(&mut self) -> (&[u8], u16) {
         let id = Self::id(self.run, self.serial);
         self.serial += 1;
@@ -103,8 +121,13 @@ impl Source for Creates {
 
 /// An item of `ITEM_BYTES`; `more` is JSON of members, each with a comma behind it.
 pub(crate) fn item(id: &str, pk: &str, more: &str) -> String {
+    item_of(ITEM_BYTES, id, pk, more)
+}
+
+/// The same, of another size, though never of less than the members take.
+fn item_of(bytes: usize, id: &str, pk: &str, more: &str) -> String {
     let start = format!("{{\"id\":\"{id}\",\"pk\":\"{pk}\",{more}\"filler\":\"");
-    let filler = "x".repeat(ITEM_BYTES - start.len() - 2);
+    let filler = "x".repeat(bytes.saturating_sub(start.len() + 2));
     format!("{start}{filler}\"}}")
 }
 
@@ -142,8 +165,7 @@ impl Reads {
         key: &AccountKey,
         ids: &[String],
     ) -> Self {
-        let request =
-            |id: &String| read_request(host, container, key, id, &id[ID_DIGITS - KEY_DIGITS..]);
+        let request = |id: &String| read_request(host, container, key, id, Creates::key_of(id));
         Self {
             requests: Arc::new(ids.iter().map(request).collect()),
             rng: SmallRng::seed_from_u64(0),
@@ -157,6 +179,8 @@ impl Reads {
 }
 
 impl Source for Reads {
+    type Wire = Connection;
+
     fn next(&mut self) -> (&[u8], u16) {
         let at = self.rng.random_range(0..self.requests.len());
         (self.requests[at].bytes(), 200)
@@ -220,6 +244,8 @@ impl Mix {
 }
 
 impl Source for Mix {
+    type Wire = Connection;
+
     fn next(&mut self) -> (&[u8], u16) {
         let create = self.rng.random_bool(self.creates_share);
         if create { self.creates.next() } else { self.reads.next() }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use ephemeris_cluster_tests::client::{AccountKey, Client, Container};
-use ephemeris_cluster_tests::load::{ClosedLoop, Measured, Source};
+use ephemeris_cluster_tests::load::{ClosedLoop, Connection, Measured, Source};
 use ephemeris_cluster_tests::measure::Usage;
 use indicatif::ProgressBar;
 use serde_json::json;
@@ -18,10 +18,11 @@ use super::fill::DueItems;
 use super::outcome::{Drains, Expiry};
 use super::readers::{Readers, Seen};
 use crate::arguments::Arguments;
-use crate::plan::{WORKERS_MAX, summarise};
+use crate::plan::summarise;
 use crate::report::{Run, Server};
 use crate::servers::{Reading, Servers};
 use crate::sources::Creates;
+use crate::subject::WORKERS_MAX;
 
 /// Creates under way at the same time, unless the command line says how many.
 const CONCURRENCY: [usize; 1] = [16];
@@ -203,6 +204,8 @@ struct Counted {
 }
 
 impl Source for Counted {
+    type Wire = Connection;
+
     fn next(&mut self) -> (&[u8], u16) {
         self.sent.fetch_add(1, Ordering::SeqCst);
         self.creates.next()

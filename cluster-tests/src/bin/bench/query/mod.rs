@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use ephemeris_cluster_tests::client::{AccountKey, Call, Client, Container};
 use ephemeris_cluster_tests::clock;
-use ephemeris_cluster_tests::load::{ClosedLoop, Measured, Request, Source};
+use ephemeris_cluster_tests::load::{ClosedLoop, Connection, Measured, Request, Source};
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
 
@@ -195,6 +195,8 @@ fn body(text: &str) -> String {
 struct Again(Request);
 
 impl Source for Again {
+    type Wire = Connection;
+
     fn next(&mut self) -> (&[u8], u16) {
         (self.0.bytes(), 200)
     }
