@@ -19,6 +19,8 @@ mod databases;
 mod error;
 mod feed;
 mod headers;
+#[cfg(all(test, target_arch = "x86_64"))]
+mod instructions;
 mod items;
 mod partition_ranges;
 mod path;
