@@ -133,16 +133,14 @@ impl<M: Machine> Proposals<M> {
     }
 
     async fn send(&self, batch: Vec<Proposal>) {
-        // Nobody waits any more if the deadline has passed: what was not sent need not be.
-        let batch = batch.into_iter().filter(|proposal| !proposal.answer.is_closed());
-        let (commands, answers): (Vec<_>, Vec<_>) =
-            batch.map(|Proposal { command, answer }| (command, answer)).unzip();
+        let batch = batch.into_iter().map(|Proposal { command, answer }| (command, answer));
+        let (commands, answers): (Vec<_>, Vec<_>) = batch.unzip();
         // Without outcomes the replica has stopped, and whoever waits learns it when `answers` go.
         let Ok(mut outcomes) = self.raft.client_write_many(commands).await else { return };
         for answer in answers {
             let Some(Ok(outcome)) = outcomes.next().await else { return };
             let outcome = outcome.map(|written| written.response).map_err(refused);
-            // See above.
+            // Nobody waits any more if the deadline has passed.
             let _ = answer.send(outcome);
         }
     }
