@@ -151,6 +151,8 @@ fn refused(error: ClientWriteError<TypeConfig>) -> ProposeError {
         ClientWriteError::ForwardToLeader(ForwardToLeader { leader_id, .. }) => {
             ProposeError::NotLeader { leader: leader_id }
         }
-        error => ProposeError::Unknown(error.to_string()),
+        error @ (ClientWriteError::LogEntryDiscarded(_)
+        | ClientWriteError::ChangeMembershipError(_)
+        | ClientWriteError::PreconditionFailed(_)) => ProposeError::Unknown(error.to_string()),
     }
 }

@@ -74,9 +74,9 @@ pub trait Machine: Send + Sync + 'static {
 
     /// Applies entries that follow one another, as `apply` does one by one; some of them may be written
     /// together. Each is answered, in order, when what it changed can be read.
-    fn apply_all<'a>(
+    fn apply_all(
         &self,
-        entries: &mut dyn Iterator<Item = (LogId, Entry<'a>)>,
+        entries: &mut dyn Iterator<Item = (LogId, Entry<'_>)>,
         answer: &mut dyn FnMut(Option<Self::Outcome>),
     ) -> Result<(), Fault> {
         for (position, entry) in entries {

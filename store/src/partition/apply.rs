@@ -110,9 +110,9 @@ impl<'a> Task<'a> {
 impl Partition {
     /// Applies entries in order. Neighbouring writes share an engine batch, which changes nothing but its
     /// price: their rows, stamps and digest are those of each one by itself.
-    pub(super) fn apply_entries<'a>(
+    pub(super) fn apply_entries(
         &self,
-        entries: &mut dyn Iterator<Item = (LogId, Entry<'a>)>,
+        entries: &mut dyn Iterator<Item = (LogId, Entry<'_>)>,
         answer: &mut dyn FnMut(Option<Outcome>),
     ) -> Result<(), Fault> {
         let mut draft = None;

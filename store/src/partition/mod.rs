@@ -216,9 +216,9 @@ impl Machine for Partition {
         Ok(outcome)
     }
 
-    fn apply_all<'a>(
+    fn apply_all(
         &self,
-        entries: &mut dyn Iterator<Item = (LogId, Entry<'a>)>,
+        entries: &mut dyn Iterator<Item = (LogId, Entry<'_>)>,
         answer: &mut dyn FnMut(Option<Self::Outcome>),
     ) -> Result<(), Fault> {
         self.apply_entries(entries, answer)

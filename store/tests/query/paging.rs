@@ -166,6 +166,6 @@ fn what_a_page_cannot_hold_is_refused() {
     let (query, pages) = (world.compile(text), vec![page(text).expect("some of the groups")]);
     let run = Run::new(Moment::new(Millis(0), Millis(0), 0));
     let merged = merge_distinct_groups(&query, pages, None, query.window, usize::MAX, &run);
-    let error = merged.err().expect("not all groups are there").to_message();
+    let error = merged.expect_err("not all groups are there").to_message();
     assert!(error.contains("too many groups for DISTINCT"), "{error}");
 }

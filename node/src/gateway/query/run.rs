@@ -195,7 +195,7 @@ impl QueryRun<'_> {
         let scope = Scope { key: self.question.key.clone(), epks: self.question.epks.clone() };
         let (first, seed) = (self.first, rand::random());
         let left = self.call.deadline.saturating_duration_since(clock::monotonic());
-        let patience = left - ANSWER_TIME_MAX.min(left / 10);
+        let patience = left.saturating_sub(ANSWER_TIME_MAX.min(left / 10));
         let request = QueryRequest { query, scope, resume, limits, first, seed, patience };
         let request = PartitionRequest::Query(Box::new(request));
         let node = &self.gateway.node;
