@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ephemeris_cluster_tests::client::{Call, Container};
 use ephemeris_cluster_tests::cluster::{Cluster, Resource};
-use ephemeris_cluster_tests::load::{Crowd, Journal, Writers, storm};
+use ephemeris_cluster_tests::load::{Crowd, Writers, storm};
 use ephemeris_cluster_tests::wait;
 use serde_json::json;
 
@@ -22,28 +22,13 @@ const DESCRIPTORS: u64 = 1024;
 /// Clients of a node with so few: more than it has room for.
 const CROWD: usize = 300;
 
-async fn three_nodes() -> (Cluster, Container) {
-    let cluster = Cluster::start(3).await;
-    let container = Container::new("shop", "orders");
-    cluster.client(1).create_database("shop").await.expect(201);
-    cluster.client(1).create_container(&container, json!({})).await.expect(201);
-    (cluster, container)
-}
-
 fn addresses(cluster: &Cluster, nodes: &[u32]) -> Vec<SocketAddr> {
     nodes.iter().map(|node| cluster.address(*node)).collect()
 }
 
-async fn check_everywhere(cluster: &Cluster, container: &Container, journal: &Journal) {
-    assert!(journal.failed.is_empty(), "writes that failed: {:#?}", journal.failed);
-    for node in cluster.running() {
-        journal.check(&cluster.client(node), container).await;
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn five_hundred_clients_that_come_back_at_once_after_a_restart_are_all_served() {
-    let (mut cluster, container) = three_nodes().await;
+    let (mut cluster, container) = Cluster::start_with_container(3).await;
     let all = addresses(&cluster, &cluster.ids());
     let crowd = Crowd::gather(&all, RETURNING, GATHERED_WITHIN).await;
     let writers = Writers::start(&cluster.clients(&[1, 2, 3]), &container, WRITERS);
@@ -58,12 +43,12 @@ async fn five_hundred_clients_that_come_back_at_once_after_a_restart_are_all_ser
     println!("all {RETURNING} were served {served:?} after the nodes were started again");
     writers.await_more(WRITES).await;
     let journal = writers.stop().await;
-    check_everywhere(&cluster, &container, &journal).await;
+    journal.check_everywhere(&cluster, &container).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_idle_clients_hold_up_nobody_while_a_leader_is_killed() {
-    let (mut cluster, container) = three_nodes().await;
+    let (mut cluster, container) = Cluster::start_with_container(3).await;
     let idle = Crowd::most(IDLE);
     let mut crowd = Crowd::gather(&addresses(&cluster, &[1, 2, 3]), idle, GATHERED_WITHIN).await;
     println!("{idle} clients are connected");
@@ -74,7 +59,7 @@ async fn ten_thousand_idle_clients_hold_up_nobody_while_a_leader_is_killed() {
     cluster.kill(leader);
     writers.await_more(WRITES).await;
     let journal = writers.stop().await;
-    check_everywhere(&cluster, &container, &journal).await;
+    journal.check_everywhere(&cluster, &container).await;
     let others = addresses(&cluster, &cluster.running());
     assert_eq!(crowd.count_answered(&others).await, crowd.count(&others), "they are still served");
 }
@@ -105,13 +90,13 @@ async fn a_crowd_takes_no_descriptors_that_a_node_needs_for_itself() {
         (answer.status == 200).then_some(())
     })
     .await;
-    check_everywhere(&cluster, &container, &journal).await;
+    journal.check_everywhere(&cluster, &container).await;
     assert!(cluster.ended_by_themselves().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_without_descriptors_loses_nothing_and_comes_back_with_them() {
-    let (mut cluster, container) = three_nodes().await;
+    let (mut cluster, container) = Cluster::start_with_container(3).await;
     let writers = Writers::start(&cluster.clients(&[1, 2, 3]), &container, WRITERS);
     writers.await_more(WRITES).await;
     let leader = cluster.leader(&container).await;
@@ -129,5 +114,5 @@ async fn a_node_without_descriptors_loses_nothing_and_comes_back_with_them() {
     cluster.await_settled().await;
     writers.await_more(WRITES).await;
     let journal = writers.stop().await;
-    check_everywhere(&cluster, &container, &journal).await;
+    journal.check_everywhere(&cluster, &container).await;
 }

@@ -15,10 +15,7 @@ const WRITES: u64 = 300;
 const BROKEN: u32 = 3;
 
 async fn three_nodes() -> (Cluster, Container, Writers) {
-    let cluster = Cluster::start(3).await;
-    let container = Container::new("shop", "orders");
-    cluster.client(1).create_database("shop").await.expect(201);
-    cluster.client(1).create_container(&container, json!({})).await.expect(201);
+    let (cluster, container) = Cluster::start_with_container(3).await;
     let writers = Writers::start(&cluster.clients(&[1, 2]), &container, WRITERS);
     writers.await_more(WRITES).await;
     (cluster, container, writers)

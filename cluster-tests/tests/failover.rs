@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ephemeris_cluster_tests::client::{AccountKey, Call, Container, Created, Retrying};
 use ephemeris_cluster_tests::cluster::Cluster;
-use ephemeris_cluster_tests::load::{Connection, Journal, Request, Signed, Writers};
+use ephemeris_cluster_tests::load::{Connection, Request, Signed, Writers};
 use ephemeris_cluster_tests::{clock, wait};
 use serde_json::{Value, json};
 
@@ -15,25 +15,9 @@ const WRITES: u64 = 400;
 /// How soon after a leader's death writes must be acknowledged again.
 const RESUME_MAX: Duration = Duration::from_secs(5);
 
-/// Three nodes and a container.
-async fn three_nodes() -> (Cluster, Container) {
-    let cluster = Cluster::start(3).await;
-    let container = Container::new("shop", "orders");
-    cluster.client(1).create_database("shop").await.expect(201);
-    cluster.client(1).create_container(&container, json!({})).await.expect(201);
-    (cluster, container)
-}
-
-async fn check_everywhere(cluster: &Cluster, container: &Container, journal: &Journal) {
-    assert!(journal.failed.is_empty(), "writes that failed: {:#?}", journal.failed);
-    for node in cluster.running() {
-        journal.check(&cluster.client(node), container).await;
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_leader_loses_no_acknowledged_write_and_writes_resume_within_five_seconds() {
-    let (mut cluster, container) = three_nodes().await;
+    let (mut cluster, container) = Cluster::start_with_container(3).await;
     let writers = Writers::start(&cluster.clients(&[1, 2, 3]), &container, WRITERS);
     writers.await_more(WRITES).await;
 
@@ -46,18 +30,18 @@ async fn a_killed_leader_loses_no_acknowledged_write_and_writes_resume_within_fi
     let resumed = journal.resumed_after(killed).expect("writes were begun after the kill");
     println!("writes resumed {resumed:?} after the kill; unknown: {}", journal.unknown.len());
     assert!(resumed <= RESUME_MAX, "writes resumed only {resumed:?} after the kill");
-    check_everywhere(&cluster, &container, &journal).await;
+    journal.check_everywhere(&cluster, &container).await;
 
     cluster.restart(leader).await;
     cluster.await_settled().await;
-    check_everywhere(&cluster, &container, &journal).await;
+    journal.check_everywhere(&cluster, &container).await;
     // The catalog, too, was led by somebody who may be dead now.
     cluster.client(leader).create_database("afterwards").await.expect(201);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killing_every_node_at_once_loses_no_acknowledged_write() {
-    let (mut cluster, container) = three_nodes().await;
+    let (mut cluster, container) = Cluster::start_with_container(3).await;
     let writers = Writers::start(&cluster.clients(&[1, 2, 3]), &container, WRITERS);
     writers.await_more(WRITES).await;
 
@@ -72,14 +56,14 @@ async fn killing_every_node_at_once_loses_no_acknowledged_write() {
     }
     writers.await_more(WRITES).await;
     let journal = writers.stop().await;
-    check_everywhere(&cluster, &container, &journal).await;
+    journal.check_everywhere(&cluster, &container).await;
     cluster.await_settled().await;
-    check_everywhere(&cluster, &container, &journal).await;
+    journal.check_everywhere(&cluster, &container).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_terminated_leader_drains_and_no_write_fails() {
-    let (mut cluster, container) = three_nodes().await;
+    let (mut cluster, container) = Cluster::start_with_container(3).await;
     let writers = Writers::start(&cluster.clients(&[1, 2, 3]), &container, WRITERS);
     writers.await_more(WRITES).await;
 
@@ -91,15 +75,15 @@ async fn a_terminated_leader_drains_and_no_write_fails() {
     let journal = writers.stop().await;
 
     println!("unknown outcomes while draining: {:#?}", journal.unknown);
-    check_everywhere(&cluster, &container, &journal).await;
+    journal.check_everywhere(&cluster, &container).await;
     cluster.restart(leader).await;
     cluster.await_settled().await;
-    check_everywhere(&cluster, &container, &journal).await;
+    journal.check_everywhere(&cluster, &container).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_without_a_majority_answers_nothing_and_comes_back_with_one() {
-    let (mut cluster, container) = three_nodes().await;
+    let (mut cluster, container) = Cluster::start_with_container(3).await;
     let (item, key) = (|id: &str| json!({ "id": id, "pk": "k" }), json!("k"));
     cluster.client(1).create_item(&container, &item("before")).await.expect(201);
     let leader = cluster.leader(&container).await;
@@ -133,7 +117,7 @@ async fn a_node_without_a_majority_answers_nothing_and_comes_back_with_one() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_that_slept_through_its_deposition_never_answers_with_old_state() {
-    let (cluster, container) = three_nodes().await;
+    let (cluster, container) = Cluster::start_with_container(3).await;
     let client = cluster.client(1);
     let item = |version: u32| json!({ "id": "a", "pk": "k", "version": version });
     client.create_item(&container, &item(1)).await.expect(201);

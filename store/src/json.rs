@@ -73,7 +73,21 @@ pub fn write_f64(out: &mut Vec<u8>, number: f64) {
 
 /// Appends quoted text.
 pub fn write_text(out: &mut Vec<u8>, text: &str) {
-    serde_json::to_writer(out, text).expect("text always serialises, and a Vec takes every write");
+    if is_plain(text) {
+        out.reserve(text.len() + 2);
+        out.push(b'"');
+        out.extend_from_slice(text.as_bytes());
+        out.push(b'"');
+    } else {
+        let written = serde_json::to_writer(out, text);
+        written.expect("text always serialises, and a Vec takes every write");
+    }
+}
+
+/// True if nothing in it is escaped. Looks at all of it, so that the compiler takes many bytes at a time.
+fn is_plain(text: &str) -> bool {
+    let is_escaped = |byte: u8| byte < b' ' || byte == b'"' || byte == b'\\';
+    !text.bytes().fold(false, |any, byte| any | is_escaped(byte))
 }
 
 /// Sees a document go by. Containers nest: every `enter` is matched by a `leave`.

@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use rustix::process::Signal;
+use serde_json::json;
 use tempfile::TempDir;
 
 use crate::client::{AccountKey, Call, Client, Container};
@@ -99,6 +100,15 @@ impl Cluster {
     /// acknowledged, unless they ask for less.
     pub async fn start(count: u32) -> Self {
         Self::start_at(count, STRONG).await
+    }
+
+    /// Starts a cluster with an empty container.
+    pub async fn start_with_container(count: u32) -> (Self, Container) {
+        let cluster = Self::start(count).await;
+        let container = Container::new("shop", "orders");
+        cluster.client(1).create_database("shop").await.expect(201);
+        cluster.client(1).create_container(&container, json!({})).await.expect(201);
+        (cluster, container)
     }
 
     /// Starts a cluster whose reads are as fresh as a level says, unless they ask for less.

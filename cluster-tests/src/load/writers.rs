@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use crate::client::{Client, Container, Created, Retrying};
+use crate::cluster::Cluster;
 use crate::{clock, wait};
 
 /// How long a writer tries to get one item stored.
@@ -144,6 +145,14 @@ impl Journal {
     pub fn resumed_after(&self, fault: Instant) -> Option<Duration> {
         let later = self.acknowledged.values().filter(|write| write.started >= fault);
         later.map(|write| write.finished - fault).min()
+    }
+
+    /// Panics unless every write succeeded, and every node that runs shows what [`Journal::check`] wants.
+    pub async fn check_everywhere(&self, cluster: &Cluster, container: &Container) {
+        assert!(self.failed.is_empty(), "writes that failed: {:#?}", self.failed);
+        for node in cluster.running() {
+            self.check(&cluster.client(node), container).await;
+        }
     }
 
     /// Panics unless a node shows every acknowledged item as it was written, and nothing that was

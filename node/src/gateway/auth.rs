@@ -134,34 +134,43 @@ impl Keys {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let (ms_date, date) = (text("x-ms-date"), text("date"));
         check_date(ms_date.or(date), now)?;
-        let [ms_date, date] = [ms_date, date].map(|date| date.unwrap_or_default().to_lowercase());
+        let [ms_date, date] =
+            [ms_date, date].map(|date| date.unwrap_or_default().to_ascii_lowercase());
         let (kind, link) = segments.signed();
-        let verb = verb.to_lowercase();
+        let verb = verb.to_ascii_lowercase();
         let payload = |link: &str| format!("{verb}\n{kind}\n{link}\n{ms_date}\n{date}\n");
-        let payloads = [payload(&link), payload(&segments.signed_by_rid())];
-        if matches(&self.read_write, &payloads, signature) {
-            return Ok(Credential::ReadWriteKey);
+        let by_name = payload(&link);
+        let credential = self.credential(&by_name, signature);
+        // Few clients sign what a resource is called inside.
+        let credential =
+            credential.or_else(|| self.credential(&payload(&segments.signed_by_rid()), signature));
+        credential.ok_or_else(|| {
+            ApiError::Unauthorized(format!(
+                "The input authorization token can't serve the request. The wrong key is being \
+                 used or the expected payload is not built as per the protocol. Server used the \
+                 following payload to sign: '{by_name}'"
+            ))
+        })
+    }
+
+    /// With which key a payload was signed.
+    fn credential(&self, payload: &str, signature: &[u8]) -> Option<Credential> {
+        if matches(&self.read_write, payload, signature) {
+            Some(Credential::ReadWriteKey)
+        } else if matches(&self.read_only, payload, signature) {
+            Some(Credential::ReadOnlyKey)
+        } else {
+            None
         }
-        if matches(&self.read_only, &payloads, signature) {
-            return Ok(Credential::ReadOnlyKey);
-        }
-        let [by_name, _] = payloads;
-        Err(ApiError::Unauthorized(format!(
-            "The input authorization token can't serve the request. The wrong key is being used \
-             or the expected payload is not built as per the protocol. Server used the following \
-             payload to sign: '{by_name}'"
-        )))
     }
 }
 
 /// Compares in constant time.
-fn matches(macs: &[HmacSha256], payloads: &[String], signature: &[u8]) -> bool {
-    payloads.iter().any(|payload| {
-        macs.iter().any(|mac| {
-            let mut mac = mac.clone();
-            mac.update(payload.as_bytes());
-            mac.verify_slice(signature).is_ok()
-        })
+fn matches(macs: &[HmacSha256], payload: &str, signature: &[u8]) -> bool {
+    macs.iter().any(|mac| {
+        let mut mac = mac.clone();
+        mac.update(payload.as_bytes());
+        mac.verify_slice(signature).is_ok()
     })
 }
 
@@ -239,6 +248,10 @@ fn check_date(date: Option<&str>, now: SystemTime) -> Result<(), ApiError> {
 
 /// Parses `Fri, 20 Nov 2026 10:00:00 GMT`, in whatever case it comes.
 pub(crate) fn parse_date(text: &str) -> Option<SystemTime> {
+    httpdate::parse_http_date(text).ok().or_else(|| parse_date_in_any_case(text))
+}
+
+fn parse_date_in_any_case(text: &str) -> Option<SystemTime> {
     let text = text.to_ascii_lowercase();
     let mut normal = String::with_capacity(text.len());
     for (at, word) in text.split(' ').enumerate() {

@@ -450,7 +450,9 @@ impl<'p> Draft<'p> {
             if self.is_dead(&key, old) {
                 self.record_removed(&key, old);
             }
-            self.forget(&VersionRow::new(&key, old));
+            let version = VersionRow::new(&key, old);
+            self.leave_orders(&version);
+            self.count_out(&version);
             if old.stamp.number != number {
                 let row = self.partition.keys.number(old.stamp.number);
                 self.batch.delete(Table::Numbers, &row);
@@ -490,26 +492,38 @@ impl<'p> Draft<'p> {
     pub(super) fn remove(&mut self, key: &ItemKey, item: &Item) -> Result<(), Fault> {
         self.record_removed(key, item);
         self.index(ChangeKind::Delete, (key, &item.stamp, &item.body))?;
-        self.remove_rows(&VersionRow::new(key, item));
+        let version = VersionRow::new(key, item);
+        self.leave_orders(&version);
+        self.remove_places(&version);
         self.touched.push((key.clone(), None));
         Ok(())
     }
 
-    /// Removes every row of a version but its index entries; it may be unread.
-    pub(super) fn remove_rows(&mut self, version: &VersionRow) {
-        let keys = self.partition.keys;
-        self.forget(version);
-        self.batch.delete(Table::Items, &keys.item(&version.item));
-        self.batch.delete(Table::Numbers, &keys.number(version.stamp.number));
+    /// Removes the rows of a version in the orders in which items die.
+    fn leave_orders(&mut self, version: &VersionRow) {
+        self.leave_feed(version);
+        if let Some(expiry) = OwnExpiry::of(&version.stamp) {
+            self.batch.delete(Table::Expiry, &expiry_key(self.partition.spec.group, expiry));
+        }
     }
 
-    /// Removes the rows of a version that its successor does not overwrite.
-    fn forget(&mut self, version: &VersionRow) {
-        let group = self.partition.spec.group;
-        self.batch.delete(Table::Feed, &feed_key(group, FeedPosition::of(&version.stamp)));
-        if let Some(expiry) = OwnExpiry::of(&version.stamp) {
-            self.batch.delete(Table::Expiry, &expiry_key(group, expiry));
-        }
+    /// Removes the row of a version in the feed.
+    pub(super) fn leave_feed(&mut self, version: &VersionRow) {
+        let position = FeedPosition::of(&version.stamp);
+        self.batch.delete(Table::Feed, &feed_key(self.partition.spec.group, position));
+    }
+
+    /// Removes the rows of a version by which it is found: the last ones beside its index entries. It
+    /// may be unread.
+    pub(super) fn remove_places(&mut self, version: &VersionRow) {
+        let keys = self.partition.keys;
+        self.batch.delete(Table::Items, &keys.item(&version.item));
+        self.batch.delete(Table::Numbers, &keys.number(version.stamp.number));
+        self.count_out(version);
+    }
+
+    /// The version is no longer among what is stored.
+    fn count_out(&mut self, version: &VersionRow) {
         let bytes = u64::from(version.body_bytes);
         let state = &mut self.state;
         state.items = state.items.checked_sub(1).expect("only stored items are removed");

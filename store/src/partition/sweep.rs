@@ -3,14 +3,15 @@
 //! Nothing in the command names an item: apply walks the two orders in which items die and takes the
 //! first dead ones. Items with their own `ttl` stand in `Table::Expiry` by second and number; items that
 //! inherit the default die in the order of their last write, which is the order of the feed. Cursors
-//! remember what was passed, so items that never expire are walked over once.
+//! remember what was passed, so items that never expire are walked over once. Rows of these orders that
+//! stand together and all go, as after a peak, go by their range.
 
 use std::num::NonZeroU32;
 
 use super::apply::Draft;
 use crate::charge::Charge;
 use crate::command::CommandEffect;
-use crate::engine::{self, Fault, Table};
+use crate::engine::{self, Batch, Fault, KeyRange, Table};
 use crate::indexing::ChangeKind;
 use crate::item::{Item, OwnExpiry, VersionRow, expiry_place, feed_position};
 use crate::time::Millis;
@@ -18,6 +19,38 @@ use crate::ttl::ItemTtl;
 
 /// Feed rows one sweep may pass, however few items it may remove: bounds the time of one apply.
 const ROWS_PASSED_MAX: u32 = 32_000;
+/// So many rows that stand together go by their range: readers pay for each range until it is compacted.
+const RUN_MIN: usize = 64;
+
+/// Removes rows of a table that are met in the order of their keys.
+struct Removal {
+    table: Table,
+    /// Those that stand together, up to here.
+    run: Vec<Vec<u8>>,
+}
+
+impl Removal {
+    fn new(table: Table) -> Self {
+        Self { table, run: Vec::new() }
+    }
+
+    /// The next row goes.
+    fn remove(&mut self, key: Vec<u8>) {
+        self.run.push(key);
+    }
+
+    /// The next row stays, or is not known.
+    fn end_run(&mut self, batch: &mut Batch) {
+        match &self.run[..] {
+            [first, .., last] if self.run.len() >= RUN_MIN => {
+                let range = KeyRange { table: self.table, start: first.clone(), end: None };
+                batch.delete_range(&range.through(last));
+            }
+            few => few.iter().for_each(|key| batch.delete(self.table, key)),
+        }
+        self.run.clear();
+    }
+}
 
 impl Draft<'_> {
     pub(super) fn sweep(
@@ -31,18 +64,20 @@ impl Draft<'_> {
         }
         let limit = limit.get();
         let mut dead = Vec::new();
-        let mut more = self.find_own(limit, &mut dead)?;
+        let mut more = self.take_own(limit, &mut dead)?;
+        let own = dead.len();
         // Also if the limit is reached: somebody must say whether this was all.
-        more |= self.find_inheriting(limit, &mut dead)?;
+        more |= self.take_inheriting(limit, &mut dead)?;
         let removed = u32::try_from(dead.len()).expect("no more than the limit");
+        dead[..own].iter().for_each(|version| self.leave_feed(version));
         self.remove_dead(&dead)?;
         let (trimmed, more_to_trim) = self.trim_history()?;
         more |= more_to_trim;
         Ok(CommandEffect::Swept { removed, trimmed, more, charge: self.swept })
     }
 
-    /// Finds items whose own expiry has passed, in the order of expiry.
-    fn find_own(&mut self, limit: u32, dead: &mut Vec<VersionRow>) -> Result<bool, Fault> {
+    /// Takes items whose own expiry has passed out of the order of expiry.
+    fn take_own(&mut self, limit: u32, dead: &mut Vec<VersionRow>) -> Result<bool, Fault> {
         let Some(through) = self.state.ttl.own_dead_through() else { return Ok(false) };
         let end = OwnExpiry::end_of(through);
         if self.state.swept.own.is_some_and(|swept| swept >= end) {
@@ -50,44 +85,58 @@ impl Draft<'_> {
         }
         let partition = self.partition;
         let range = self.state.swept.unswept_own(&partition.spec, through);
+        let mut removal = Removal::new(Table::Expiry);
+        let mut more = false;
         for row in partition.engine.scan(&range) {
             if dead.len() == limit as usize {
-                return Ok(true);
+                more = true;
+                break;
             }
             let (key, version) = row?;
             dead.push(VersionRow::decode(&version)?);
             self.state.swept.own = Some(expiry_place(&key)?);
+            removal.remove(key);
         }
-        self.state.swept.own = Some(end);
-        Ok(false)
+        removal.end_run(&mut self.batch);
+        if !more {
+            self.state.swept.own = Some(end);
+        }
+        Ok(more)
     }
 
-    /// Finds inheriting items at the front of the feed, while they are dead.
-    fn find_inheriting(&mut self, limit: u32, dead: &mut Vec<VersionRow>) -> Result<bool, Fault> {
+    /// Takes inheriting items out of the feed, from its front, while they are dead.
+    fn take_inheriting(&mut self, limit: u32, dead: &mut Vec<VersionRow>) -> Result<bool, Fault> {
         let Some(through) = self.state.ttl.inheriting_dead_through() else { return Ok(false) };
         let partition = self.partition;
         let range = self.state.swept.unswept_feed(&partition.spec);
+        let mut removal = Removal::new(Table::Feed);
         let mut rows_left = ROWS_PASSED_MAX;
+        let mut more = false;
         for row in partition.engine.scan(&range) {
             let (key, value) = row?;
             let version = VersionRow::decode(&value)?;
             if version.stamp.ts > through {
-                return Ok(false);
+                break;
             }
             if dead.len() == limit as usize || rows_left == 0 {
-                return Ok(true);
-            }
-            if version.stamp.ttl == ItemTtl::Inherit {
-                dead.push(version);
+                more = true;
+                break;
             }
             self.state.swept.inheriting = Some(feed_position(&key)?);
             rows_left -= 1;
+            if version.stamp.ttl == ItemTtl::Inherit {
+                dead.push(version);
+                removal.remove(key);
+            } else {
+                removal.end_run(&mut self.batch);
+            }
         }
-        Ok(false)
+        removal.end_run(&mut self.batch);
+        Ok(more)
     }
 
-    /// Removes versions by what their rows say; an item is read only if its expiry is recorded, or if
-    /// it has index entries.
+    /// Removes versions that were taken out of both orders, by what their rows say; an item is read only
+    /// if its expiry is recorded, or if it has index entries.
     fn remove_dead(&mut self, dead: &[VersionRow]) -> Result<(), Fault> {
         let partition = self.partition;
         let is_recorded = self.state.remembers();
@@ -114,7 +163,7 @@ impl Draft<'_> {
             assert!(is_dead, "the sweeper removes only dead items");
             let bytes = usize::try_from(version.body_bytes).expect("a body fits in memory");
             self.swept += Charge::create(bytes, version.stamp.indexed_values);
-            self.remove_rows(version);
+            self.remove_places(version);
         }
         Ok(())
     }
