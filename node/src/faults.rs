@@ -1,5 +1,5 @@
-//! A machine that lies, for tests of real processes: its wall clock is wrong, its log's disk is slow, full
-//! or broken, and loses what was not synced when the process ends.
+//! A machine that lies, for tests of real processes: its wall clock is wrong, its disks are slow, full or
+//! broken, and that of the log loses what was not synced when the process ends.
 //!
 //! The program `ephemeris-faulty` runs a node on it; `ephemeris` has no way here. A file that
 //! `EPHEMERIS_FAULTS` names says what is wrong, in JSON, and is looked at every ten milliseconds:
@@ -8,12 +8,14 @@
 //! `points`.
 
 mod points;
+mod state;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -24,7 +26,8 @@ use serde::Deserialize;
 use crate::clock::{MachineTime, TimeSource};
 use crate::config::NodeConfig;
 use crate::platform::{DirectoryError, Network, OperatingSystem, Platform, StorageError};
-use points::{CrashingDisk, CrashingEngine, Point};
+use points::{CrashingDisk, Point};
+use state::{FaultyEngine, StateDisk};
 
 /// How often the file is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -43,6 +46,7 @@ pub fn main() -> ExitCode {
 struct Faults {
     wall: WallClock,
     log: LogDisk,
+    state: StateDisk,
     crash: Option<Point>,
 }
 
@@ -80,11 +84,14 @@ enum LogDisk {
 /// What is wrong at the moment, and since when.
 struct Now {
     faults: Mutex<(Faults, i64)>,
+    /// Reads of a state that is slow.
+    reads: AtomicU64,
 }
 
 impl Now {
     fn new() -> Self {
-        Self { faults: Mutex::new((Faults::default(), MachineTime.boot_micros())) }
+        let faults = Mutex::new((Faults::default(), MachineTime.boot_micros()));
+        Self { faults, reads: AtomicU64::new(0) }
     }
 
     fn set(&self, faults: Faults) {
@@ -146,7 +153,7 @@ impl Platform for FaultyMachine {
         let storage =
             self.machine.open_storage_on(|disk| Arc::new(VolatileDisk::new(disk, now())))?;
         let Storage { engine, wal, snapshots, executor } = storage;
-        let engine = Arc::new(CrashingEngine { engine, now: now() });
+        let engine = Arc::new(FaultyEngine { engine, now: now() });
         let snapshots = Arc::new(CrashingDisk { disk: snapshots, now: now() });
         Ok(Storage { engine, wal, snapshots, executor })
     }

@@ -15,8 +15,8 @@ pub(crate) const IDENTITY_FILE: &str = "identity.json";
 const NEW_FILE: &str = "identity.json.new";
 /// More than an identity ever takes; what is longer is damaged.
 const FILE_BYTES_MAX: u64 = 64 << 10;
-/// Layout of the data directory; a directory of another is refused.
-const FORMAT: u32 = 4;
+/// Layout of the data directory, and what entries of the log do to it; a directory of another is refused.
+const FORMAT: u32 = 5;
 
 /// What `identity.json` says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

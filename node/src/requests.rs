@@ -113,6 +113,8 @@ pub(crate) struct ReplicaDescription {
     pub(crate) items: Option<u64>,
     /// Replicas that vote.
     pub(crate) voters: BTreeSet<ReplicaId>,
+    /// True while it changes from other voters to these, and needs a majority of either.
+    pub(crate) is_joint: bool,
     /// Replicas that only follow.
     pub(crate) learners: BTreeSet<ReplicaId>,
     /// Why it has stopped, if it has.

@@ -10,16 +10,17 @@ use std::time::Duration;
 use ephemeris_store::ids::{GroupId, NodeId, ReplicaId};
 use ephemeris_store::machine::{LogId, Machine, Progress};
 use openraft::async_runtime::watch::WatchReceiver as _;
-use openraft::errors::{ClientWriteError, InitializeError, LinearizableReadError, RaftError};
+use openraft::errors::{ClientWriteError, InitializeError, RaftError};
 use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, TransferLeaderError, TransferLeaderRequest,
     VoteRequest,
 };
-use openraft::{ChangeMembers, Config, Raft, ReadPolicy, SnapshotPolicy};
+use openraft::{ChangeMembers, Config, Raft, SnapshotPolicy};
 use thiserror::Error;
 use tokio::sync::Mutex;
 use tracing::{debug, info};
 
+use crate::barriers::Barriers;
 use crate::check_quorum::CheckQuorum;
 use crate::log_store::LogStore;
 use crate::network::Network;
@@ -173,6 +174,9 @@ pub struct GroupStatus {
     pub purged: Option<u64>,
     /// Replicas that vote.
     pub voters: BTreeSet<ReplicaId>,
+    /// True while the group changes from other voters to these, and needs a majority of either. A change
+    /// that its leader did not finish is finished by another call of `change_voters`, and by nothing else.
+    pub is_joint: bool,
     /// Replicas that only follow.
     pub learners: BTreeSet<ReplicaId>,
     /// On the leader: how far each replica's log reaches.
@@ -185,6 +189,7 @@ pub struct GroupStatus {
 pub struct Group<M: Machine> {
     raft: Raft<TypeConfig, StateMachine<M>>,
     proposals: Proposals<M>,
+    barriers: Barriers<M>,
     machine: Arc<M>,
     id: GroupId,
     replica: ReplicaId,
@@ -202,6 +207,7 @@ impl<M: Machine> Clone for Group<M> {
         Self {
             raft: self.raft.clone(),
             proposals: self.proposals.clone(),
+            barriers: self.barriers.clone(),
             machine: self.machine.clone(),
             id: self.id,
             replica: self.replica,
@@ -256,7 +262,8 @@ impl<M: Machine> Group<M> {
             .await
             .map_err(|error| failed(error.to_string()))?;
         let handle = Self {
-            proposals: Proposals::new(raft.clone()),
+            proposals: Proposals::of(raft.clone()),
+            barriers: Barriers::of(raft.clone()),
             raft,
             machine,
             id: group,
@@ -334,16 +341,8 @@ impl<M: Machine> Group<M> {
     /// Returns when everything that was committed before the call is applied here, and this replica
     /// was still the leader after the call. Then the machine may be read.
     pub async fn read_barrier(&self) -> Result<(), ReadError> {
-        match self.raft.ensure_linearizable(ReadPolicy::ReadIndex).await {
-            Ok(_) => Ok(()),
-            Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(forward))) => {
-                Err(ReadError::NotLeader { leader: forward.leader_id })
-            }
-            Err(RaftError::APIError(LinearizableReadError::QuorumNotEnough(_))) => {
-                Err(ReadError::NotLeader { leader: None })
-            }
-            Err(RaftError::Fatal(fatal)) => Err(ReadError::Stopped(fatal.to_string())),
-        }
+        let stopped = |_| ReadError::Stopped("nobody answers its readers".to_string());
+        self.barriers.pass().await.map_err(stopped)?
     }
 
     /// Waits until an entry is applied here, for so long at most; true if it is.
@@ -397,6 +396,7 @@ impl<M: Machine> Group<M> {
             applied: index(metrics.last_applied),
             purged: index(metrics.purged),
             voters: membership.voter_ids().collect(),
+            is_joint: membership.get_joint_config().len() > 1,
             learners: membership.learner_ids().collect(),
             matching: matching.unwrap_or_default(),
             stopped: metrics.running_state.err().map(|fatal| fatal.to_string()),

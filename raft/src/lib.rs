@@ -2,16 +2,21 @@
 //!
 //! openraft decides; it is named in this crate only, behind `Group`. The way of one proposal:
 //!
-//! 1. `Group::propose` hands an encoded command to `proposals`, which gathers what comes together.
+//! 1. `Group::propose` hands an encoded command to `proposals`; what comes together goes together
+//!    (`gathering`).
 //! 2. `log_store` appends to the node's `wal`, one sync for all groups, while `network` carries the
 //!    same entries to the followers, who do likewise.
 //! 3. Once a majority has them on disk they are committed; `state_machine` applies them to the
 //!    machine, on a thread that may block, and the outcome returns to the proposer.
 //! 4. `mark_durable` lets the log go up to what the engine has flushed.
+//!
+//! Readers that want to see everything pass `barriers` first, and then read the machine.
 
+mod barriers;
 mod check_quorum;
 mod clock;
 pub mod disk;
+mod gathering;
 mod group;
 mod log_store;
 mod network;

@@ -295,6 +295,44 @@ fn a_new_replica_joins_and_an_old_one_leaves() {
 }
 
 #[test]
+fn a_change_of_voters_that_a_dead_leader_began_can_be_told_and_finished() {
+    for_seeds(async |seed| {
+        let mut cluster = Cluster::start(3, seed).await;
+        let leader = cluster.wait_for_leader().await;
+        cluster.wait_for_agreement().await;
+        let group = cluster.node(leader).group().clone();
+        for joining in [4, 5] {
+            cluster.add(joining).await;
+            group.add_learner(replica(joining)).await.unwrap();
+        }
+        // Of the five, two hear of the change: not enough for it.
+        let (hears, away) = (leader % 3 + 1, (leader + 1) % 3 + 1);
+        cluster.crash(away).await;
+        for joining in [4, 5] {
+            cluster.network.isolate(NodeId(joining));
+        }
+        let all: BTreeSet<_> = (1..=5).map(replica).collect();
+        let changing = timeout(Duration::from_millis(300), group.change_voters(all.clone()));
+        assert!(changing.await.is_err(), "it is not committed");
+        cluster.crash(leader).await;
+        cluster.network.heal();
+        cluster.restart(away).await;
+
+        let next = cluster.wait_for_leader().await;
+        assert_eq!(next, hears);
+        cluster.upsert(next, "a", 1).await.unwrap();
+        let group = cluster.node(next).group().clone();
+        let status = group.status();
+        assert!(status.is_joint && status.voters == all, "{status:?}");
+        group.change_voters(all).await.unwrap();
+        assert!(!group.status().is_joint);
+        // One of the three of before is left.
+        cluster.crash(away).await;
+        cluster.upsert(next, "a", 2).await.unwrap();
+    });
+}
+
+#[test]
 fn leadership_is_handed_over_on_request() {
     for_seeds(async |seed| {
         let cluster = Cluster::start(3, seed).await;

@@ -22,6 +22,8 @@ const NETWORK: [u8; 3] = [172, 30, 81];
 const ADDRESS_BASE: u8 = 10;
 /// Clients connect to this port and the node's number.
 const HTTP_PORT_BASE: u16 = 8080;
+/// What a container calls its own port.
+const HTTP_PORT_INSIDE: u16 = 8081;
 
 /// A node that may be running.
 #[derive(Debug)]
@@ -169,6 +171,11 @@ impl Node for Container {
         Self::http_of(self.number)
     }
 
+    /// Past Docker's proxy, which takes six descriptors for each connection.
+    fn http_of_crowds(&self) -> SocketAddr {
+        (Self::address_of(self.number), HTTP_PORT_INSIDE).into()
+    }
+
     fn start(&mut self) {
         docker(&["start", &self.id]).expect("the container can be started");
         self.is_running = true;
@@ -256,7 +263,7 @@ mod tests {
     fn containers_are_where_docker_compose_yml_has_them() {
         let file = include_str!("../../../docker-compose.yml");
         for number in 1..=3 {
-            let published = format!("{}:8081\"", Container::http_of(number));
+            let published = format!("{}:{HTTP_PORT_INSIDE}\"", Container::http_of(number));
             let address = format!("ipv4_address: {}}}", Container::address_of(number));
             assert!(file.contains(&published), "{published}");
             assert!(file.contains(&address), "{address}");

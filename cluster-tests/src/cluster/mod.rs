@@ -244,6 +244,11 @@ impl Cluster {
         self.node(node).http()
     }
 
+    /// Where thousands of clients connect to a node.
+    pub fn crowd_address(&self, node: u32) -> std::net::SocketAddr {
+        self.node(node).http_of_crowds()
+    }
+
     /// A client of one node.
     pub fn client(&self, node: u32) -> Client {
         Client::new(self.url(node), self.key.clone())

@@ -23,6 +23,11 @@ pub(super) trait Node: Any + Send + Sync {
     /// Where clients connect.
     fn http(&self) -> SocketAddr;
 
+    /// Where a crowd of clients connects.
+    fn http_of_crowds(&self) -> SocketAddr {
+        self.http()
+    }
+
     /// Starts it over its data; the log goes on.
     fn start(&mut self);
 

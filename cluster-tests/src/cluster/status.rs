@@ -39,6 +39,9 @@ pub struct GroupStatus {
     of: Value,
     /// The node that leads it.
     pub leader: Option<u32>,
+    /// The nodes that vote, as the leader says, and whether it still needs those that voted before.
+    voters: Option<Vec<u32>>,
+    changing_voters: Option<bool>,
     /// Its replicas on nodes that answered.
     pub replicas: Vec<ReplicaStatus>,
 }
@@ -79,7 +82,7 @@ impl Status {
         self.groups.iter().all(|group| {
             let near = |replica: &&ReplicaStatus| replica.lag.is_some_and(|lag| lag <= lag_max);
             let copies = group.replicas.iter().filter(near).count();
-            group.leader.is_some() && copies == group.copies(nodes)
+            group.leader.is_some() && copies == group.copies(nodes) && group.can_lose_one(nodes)
         })
     }
 }
@@ -88,6 +91,13 @@ impl GroupStatus {
     /// Replicas it should have on so many nodes: the catalog is on each of them.
     pub fn copies(&self, nodes: usize) -> usize {
         if self.of == "catalog" { nodes } else { nodes.min(REPLICAS_MAX) }
+    }
+
+    /// True if all copies vote, as far as they should: of the catalog's an odd number does.
+    fn can_lose_one(&self, nodes: usize) -> bool {
+        let voters = self.voters.as_ref().map_or(0, Vec::len);
+        self.changing_voters == Some(false)
+            && (self.of == "catalog" || voters == self.copies(nodes))
     }
 
     fn is_of(&self, container: &Container) -> bool {

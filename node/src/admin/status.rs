@@ -92,6 +92,8 @@ fn group(group: GroupId, name: &Value, descriptions: &BTreeMap<NodeId, NodeDescr
         "leader": leader.map(|(node, _)| node.0),
         "term": leader.map(|(_, leader)| leader.term),
         "last": last,
+        "voters": leader.map(|(_, leader)| leader.voters.iter().map(|voter| voter.node.0).collect::<Vec<_>>()),
+        "changing_voters": leader.map(|(_, leader)| leader.is_joint),
         "replicas": replicas,
     })
 }

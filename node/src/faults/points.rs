@@ -4,9 +4,6 @@ use std::io;
 use std::sync::Arc;
 
 use ephemeris_raft::disk::{Disk, DiskFile};
-use ephemeris_store::engine::{
-    Batch, Change, Cursor, Direction, Engine, Fault, KeyRange, Read, Table, Usage,
-};
 use serde::Deserialize;
 
 use super::Now;
@@ -38,45 +35,6 @@ impl Now {
             eprintln!("the process ends at {point:?}, as it was told");
             std::process::abort();
         }
-    }
-}
-
-/// An engine whose process may end after a write.
-pub(super) struct CrashingEngine {
-    pub(super) engine: Arc<dyn Engine>,
-    pub(super) now: Arc<Now>,
-}
-
-impl Read for CrashingEngine {
-    fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
-        self.engine.get(table, key)
-    }
-
-    fn cursor(&self, range: &KeyRange, direction: Direction) -> Box<dyn Cursor + '_> {
-        self.engine.cursor(range, direction)
-    }
-}
-
-impl Engine for CrashingEngine {
-    fn write(&self, batch: Batch) -> Result<(), Fault> {
-        let clears = batch.changes().any(|change| matches!(change, Change::DeleteRange(..)));
-        self.engine.write(batch)?;
-        self.now.pass(if clears { Point::SnapshotBegun } else { Point::StateWritten });
-        Ok(())
-    }
-
-    fn view(&self) -> Arc<dyn Read> {
-        self.engine.view()
-    }
-
-    fn flush(&self) -> Result<(), Fault> {
-        self.engine.flush()?;
-        self.now.pass(Point::StateFlushed);
-        Ok(())
-    }
-
-    fn usage(&self) -> Usage {
-        self.engine.usage()
     }
 }
 

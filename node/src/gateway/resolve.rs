@@ -125,9 +125,10 @@ impl Gateway {
         path: &ContainerPath,
     ) -> Result<Resolved, Failure> {
         let expected = call.headers.text("x-ms-cosmos-intended-collection-rid")?;
+        let expected = expected.filter(|expected| !expected.is_empty());
         let is_expected = |resolved: &Resolved| {
-            let rid = ResourceId::Container(resolved.container.number).to_string();
-            expected.is_none_or(|expected| expected.is_empty() || expected == rid)
+            let rid = ResourceId::Container(resolved.container.number);
+            expected.is_none_or(|expected| expected == rid.to_string())
         };
         let known = find_container(&self.node.directory().current(), path);
         if let Some(known) = known.filter(is_expected) {

@@ -96,6 +96,7 @@ fn describe_replica(group: GroupId, status: GroupStatus, items: Option<u64>) -> 
         applied: status.applied,
         items,
         voters: status.voters,
+        is_joint: status.is_joint,
         learners: status.learners,
         stopped: status.stopped,
     }

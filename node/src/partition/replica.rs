@@ -263,7 +263,8 @@ impl Duties {
         let group = self.service.group();
         let wanted: BTreeSet<ReplicaId> = self.record.borrow().replicas.iter().copied().collect();
         let status = group.status();
-        if wanted.is_empty() || (status.voters == wanted && status.learners.is_empty()) {
+        let is_done = status.voters == wanted && status.learners.is_empty() && !status.is_joint;
+        if wanted.is_empty() || is_done {
             return;
         }
         let known: BTreeSet<ReplicaId> = status.voters.union(&status.learners).copied().collect();

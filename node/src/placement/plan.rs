@@ -96,7 +96,8 @@ fn spares(group: GroupId, nodes: &BTreeMap<NodeId, NodeDescription>, node: NodeI
         let votes = leader.voters.contains(&replica.replica);
         votes && replica.replica.node != node && replica.stopped.is_none()
     });
-    2 * well.count() > leader.voters.len()
+    // While voters change, a majority of those of before is needed, too.
+    !leader.is_joint && 2 * well.count() > leader.voters.len()
 }
 
 #[cfg(test)]
@@ -162,6 +163,7 @@ mod tests {
             applied: None,
             items: None,
             voters: voters.clone(),
+            is_joint: false,
             learners: BTreeSet::new(),
             stopped: None,
         };
@@ -205,6 +207,13 @@ mod tests {
         let mut stopped = answers(PARTITION, &[1, 2, 3], &[1, 2, 3], Some(1));
         stopped[1].1.stopped = Some("a fault".to_string());
         assert_eq!(needing(stopped, 3), [PARTITION]);
+    }
+
+    #[test]
+    fn a_group_whose_voters_change_spares_nobody() {
+        let mut changing = answers(PARTITION, &[1, 2, 3], &[1, 2, 3], Some(1));
+        changing[0].1.is_joint = true;
+        assert_eq!(needing(changing, 3), [PARTITION]);
     }
 
     #[test]

@@ -19,8 +19,6 @@ struct Change {
     kind: ChangeKind,
     start: usize,
     end: usize,
-    /// What the key begins with, behind what all keys begin with: compared first, because it is here.
-    lead: u128,
 }
 
 /// Whether entries come or go.
@@ -37,7 +35,7 @@ impl EntryChanges {
     pub(super) fn add(&mut self, kind: ChangeKind, write: impl FnOnce(&mut Vec<u8>)) {
         let start = self.bytes.len();
         write(&mut self.bytes);
-        self.changes.push(Change { kind, start, end: self.bytes.len(), lead: 0 });
+        self.changes.push(Change { kind, start, end: self.bytes.len() });
     }
 
     /// Takes back everything.
@@ -50,16 +48,8 @@ impl EntryChanges {
     pub(crate) fn finish(&mut self, batch: &mut Batch) {
         let bytes = &self.bytes;
         let key = |change: &Change| &bytes[change.start..change.end];
-        if let Some((first, others)) = self.changes.split_first() {
-            let first = key(first);
-            let shared = others.iter().map(|other| shared_bytes(first, key(other)));
-            let shared = shared.min().unwrap_or(first.len());
-            for change in &mut self.changes {
-                change.lead = lead(&key(change)[shared..]);
-            }
-        }
         // Changes of one entry keep their order.
-        self.changes.sort_by(|a, b| a.lead.cmp(&b.lead).then_with(|| key(a).cmp(key(b))));
+        self.changes.sort_by(|a, b| key(a).cmp(key(b)));
         for changes in self.changes.chunk_by(|a, b| key(a) == key(b)) {
             let [first, .., last] = changes else {
                 changes[0].write(bytes, batch);
@@ -97,43 +87,10 @@ impl Change {
     }
 }
 
-/// How many bytes two keys begin with that are the same.
-fn shared_bytes(one: &[u8], other: &[u8]) -> usize {
-    one.iter().zip(other).take_while(|(a, b)| a == b).count()
-}
-
-/// The first bytes as a number: a key with a smaller one is the smaller key.
-fn lead(key: &[u8]) -> u128 {
-    let mut lead = [0; size_of::<u128>()];
-    let bytes = key.len().min(lead.len());
-    lead[..bytes].copy_from_slice(&key[..bytes]);
-    u128::from_be_bytes(lead)
-}
-
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
     use crate::engine::Change as Written;
-
-    proptest! {
-        #[test]
-        fn keys_are_written_in_order_whatever_they_begin_and_end_with(
-            keys in prop::collection::vec(prop::collection::vec(0..3_u8, 0..20), 0..50),
-            shared in prop::collection::vec(any::<u8>(), 0..20),
-        ) {
-            let mut keys: Vec<Vec<u8>> =
-                keys.into_iter().map(|key| [&shared[..], &key].concat()).collect();
-            let mut changes = EntryChanges::default();
-            for key in &keys {
-                changes.add(ChangeKind::Put, |bytes| bytes.extend_from_slice(key));
-            }
-            keys.sort_unstable();
-            keys.dedup();
-            prop_assert_eq!(changes.into_keys(), keys);
-        }
-    }
 
     #[test]
     fn entries_change_in_key_order_and_only_if_they_end_otherwise_than_they_began() {

@@ -30,6 +30,8 @@ use crate::ttl::Life;
 const ITEMS_BETWEEN_SIGNALS: usize = 64;
 const BYTES_BETWEEN_SIGNALS: u64 = 256 << 10;
 const OPERATIONS_BETWEEN_SIGNALS: u64 = 10_000;
+/// Rows of one item between two looks: it may have a million of them.
+const ROWS_BETWEEN_SIGNALS: u64 = 4096;
 
 /// A partition as a query sees it.
 #[derive(Clone, Copy)]
@@ -385,12 +387,16 @@ impl<'a> Pager<'a> {
 
     /// Takes up the rows of an item behind the first `skip`.
     fn rows_of(&mut self, item: &Stored<'_>, skip: u64) -> Result<Option<u64>, Interrupt> {
-        let Self { question, run, sink, work, .. } = self;
+        let Self { question, run, sink, work, signal, .. } = self;
         let (query, limits) = (question.query, question.limits);
-        let (mut rows, mut ended) = (0, None);
+        let (mut rows, mut ended, mut is_stopped) = (0, None, false);
         query.for_each_row(item.value, item.number, run, &mut |row| {
             let at = rows;
             rows += 1;
+            if rows % ROWS_BETWEEN_SIGNALS == 0 && matches!(signal(), Signal::Stop) {
+                is_stopped = true;
+                return ControlFlow::Break(());
+            }
             if at < skip {
                 return ControlFlow::Continue(());
             }
@@ -403,6 +409,9 @@ impl<'a> Pager<'a> {
         });
         if !query.is_one_to_one() {
             work.tuples += rows;
+        }
+        if is_stopped {
+            return Err(Interrupt::Halt(Halt::Stopped));
         }
         let too_large = matches!(sink, Sink::Unique(first) if first.is_too_large());
         match run.exceeded().or(too_large.then(too_many_distinct)) {

@@ -87,6 +87,21 @@ fn items_that_take_long_are_not_passed_unasked() {
 }
 
 #[test]
+fn an_item_with_many_rows_is_left_when_nobody_waits() {
+    let item = json!({ "t": (0..100).collect::<Vec<_>>() });
+    let world = World::new(&json!({}), &[item], 1);
+    let asked = Cell::new(0);
+    let signal = || {
+        asked.set(asked.get() + 1);
+        Signal::Stop
+    };
+    let query = "SELECT VALUE COUNT(1) FROM c JOIN a IN c.t JOIN b IN c.t JOIN d IN c.t";
+    let page = world.told_page(query, None, EVERYTHING, &signal);
+    assert!(matches!(page, Err(Halt::Stopped)), "{page:?}");
+    assert_eq!(asked.get(), 1);
+}
+
+#[test]
 fn a_page_that_pauses_loses_nothing_and_one_that_cannot_goes_on() {
     let world = world();
     for query in QUERIES {

@@ -79,6 +79,12 @@ pub(crate) enum Mode {
     SyncError,
     /// To make a log durable takes seconds.
     SlowSync,
+    /// The storage engine cannot write: its node must end.
+    StateWriteError,
+    /// The storage engine cannot read: its node must end.
+    StateReadError,
+    /// Some of what the storage engine reads takes long, wherever that is.
+    SlowState,
     /// Clients come by the hundred while all nodes start.
     Storm,
     /// Thousands of clients are connected and say nothing, while a leader's process ends.
@@ -134,6 +140,9 @@ impl Mode {
             | Mode::WriteError
             | Mode::SyncError
             | Mode::SlowSync
+            | Mode::StateWriteError
+            | Mode::StateReadError
+            | Mode::SlowState
             | Mode::CrashPoint
             | Mode::CrashInSnapshot => Some(Ability::Lie),
             Mode::DiskFull => Some(Ability::Exhaust(Resource::Disk)),
@@ -258,6 +267,16 @@ impl Nemesis<'_> {
             Mode::SlowSync => {
                 let takes = self.rng.random_range(1000..5000);
                 self.lie(either, json!({ "log": { "slow": takes } }), lasts).await
+            }
+            Mode::StateWriteError => {
+                self.spoil(either, json!({ "state": "failing_writes" }), lasts).await
+            }
+            Mode::StateReadError => {
+                self.spoil(either, json!({ "state": "failing_reads" }), lasts).await
+            }
+            Mode::SlowState => {
+                let takes = self.rng.random_range(50..1000);
+                self.lie(either, json!({ "state": { "slow": takes } }), lasts).await
             }
             Mode::Storm => self.storm().await,
             Mode::IdleConnections => self.idle_connections(leader, lasts).await,

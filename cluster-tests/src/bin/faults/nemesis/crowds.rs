@@ -20,7 +20,7 @@ const ORDER_PATIENCE: Duration = Duration::from_secs(1);
 
 impl Nemesis<'_> {
     fn addresses(&self, nodes: &[u32]) -> Vec<SocketAddr> {
-        nodes.iter().map(|node| self.cluster.address(*node)).collect()
+        nodes.iter().map(|node| self.cluster.crowd_address(*node)).collect()
     }
 
     /// All nodes are killed and started, and hundreds of clients are at their doors.

@@ -25,8 +25,12 @@ const KEYS: usize = 48;
 const IN_FLIGHT_MAX: usize = 6;
 /// Requests after which another key takes a key's place.
 const OPERATIONS_MAX: usize = 250;
-/// The same of requests of unknown outcome: each doubles what the checker may have to think through.
-const UNKNOWN_MAX: usize = 16;
+/// The same of requests of unknown outcome, for the key or for the time to live of its container: each
+/// doubles what the checker may have to think through.
+const UNKNOWN_MAX: usize = 12;
+/// So many times is the outcome of a change of the time to live unknown until it is left as it is: for
+/// whoever comes later it may still happen.
+const UNKNOWN_FLIPS_MAX: usize = 6;
 /// Logical partitions of a container.
 const PARTITION_KEYS: usize = 6;
 /// Etags that are remembered of a key.
@@ -87,6 +91,7 @@ impl Keys {
         self.made += 1;
         let number = self.made;
         let container = if number.is_multiple_of(3) { FLIPPING } else { 0 };
+        let unknown = if container == FLIPPING { self.unknown_flips() } else { 0 };
         Key {
             name: format!("k{number}"),
             container,
@@ -94,8 +99,20 @@ impl Keys {
             etags: VecDeque::new(),
             in_flight: 0,
             operations: 0,
-            unknown: 0,
+            unknown,
         }
+    }
+
+    fn unknown_flips(&self) -> usize {
+        self.flips.iter().filter(|flip| flip.outcome == Saw::Unknown).count()
+    }
+
+    fn record_flip(&mut self, flip: Operation) {
+        if flip.outcome == Saw::Unknown {
+            let flipping = self.used.iter_mut().filter(|key| key.container == FLIPPING);
+            flipping.for_each(|key| key.unknown += 1);
+        }
+        self.flips.push(flip);
     }
 
     /// A key that is not too busy, with a version that was seen of it.
@@ -327,6 +344,9 @@ impl Register {
 
     /// Changes the time to live of a container.
     async fn flip(&self, hand: &mut Hand) {
+        if locked(&self.keys).unknown_flips() >= UNKNOWN_FLIPS_MAX {
+            return;
+        }
         let policies = [Policy::Off, Policy::NoDefault, Policy::Default(1), Policy::Default(4)];
         let policy = policies[hand.rng.random_range(0..policies.len())];
         let container = &self.containers[FLIPPING];
@@ -342,7 +362,7 @@ impl Register {
             }
         };
         let one = operation(hand, &asked, "", Action::Policy { policy }, outcome);
-        locked(&self.keys).flips.push(Operation { entry: None, ..one });
+        locked(&self.keys).record_flip(Operation { entry: None, ..one });
     }
 }
 
@@ -524,7 +544,9 @@ impl Judged {
                 self.illegal.push(lines.collect::<Vec<_>>().join("\n"));
             }
             Verdict::Unknown => {
-                self.unknown.extend(history.first().map(|one| one.key.clone()));
+                // Changes of the time to live are of no key.
+                let of_key = history.iter().find(|one| !one.key.is_empty());
+                self.unknown.extend(of_key.map(|one| one.key.clone()));
             }
         }
     }
