@@ -182,9 +182,7 @@ mod tests {
         world.gathering.add(1);
         world.await_batches(1).await;
         world.gathering.add(2);
-        let before = tokio::time::Instant::now();
-        tokio::time::timeout(10 * PATIENCE, world.await_batches(2)).await.unwrap();
-        assert!(before.elapsed() <= 2 * PATIENCE);
+        tokio::time::timeout(2 * PATIENCE, world.await_batches(2)).await.unwrap();
         world.passes.add_permits(2);
         world.gathering.add(3);
         assert_eq!(world.await_batches(3).await, [[1], [2], [3]]);
