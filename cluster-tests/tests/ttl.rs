@@ -267,13 +267,19 @@ async fn t50_while_sweeping_is_paused_the_dead_stay_on_disk_and_invisible() {
     switch("paused").await;
     let gone = create(&client, &container, "paused", Some(1)).await + 1;
     check_expiry(&cluster, &container, "paused", gone).await;
-    wait::until("the item to wait for the sweeper", SWEEP_DEADLINE, async || {
+    let ttl_status = async || {
         let answer = client.send(&Call::get("/admin/ttl")).await.expect("an answer");
-        let status = answer.expect(200).json();
+        answer.expect(200).json()
+    };
+    let kept = wait::until("the item to wait for the sweeper", SWEEP_DEADLINE, async || {
+        let status = ttl_status().await;
         assert_eq!(status["sweeping"], "paused");
-        (status["partitions"][0]["backlog"] == 1).then_some(())
+        let partition = &status["partitions"][0];
+        (partition["backlog"] == 1).then(|| partition.clone())
     })
     .await;
+    assert_eq!(kept["sweptPerSecond"], 0.0, "{kept}");
+    assert!(kept["clockWidthMs"].as_u64().is_some_and(|width| width > 0), "{kept}");
     switch("running").await;
     wait::until("storage to be empty", SWEEP_DEADLINE, async || {
         let status = cluster.status().await;
@@ -282,6 +288,8 @@ async fn t50_while_sweeping_is_paused_the_dead_stay_on_disk_and_invisible() {
         replicas.iter().all(|replica| replica.items == Some(0)).then_some(())
     })
     .await;
+    let status = ttl_status().await;
+    assert_eq!(status["partitions"][0]["sweptPerSecond"], 0.1, "one in ten seconds: {status}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -27,7 +27,7 @@ use crate::clock::{MachineTime, TimeSource};
 use crate::config::NodeConfig;
 use crate::platform::{DirectoryError, Network, OperatingSystem, Platform, StorageError};
 use points::{CrashingDisk, Point};
-use state::{FaultyEngine, StateDisk};
+use state::{Faulty, StateDisk};
 
 /// How often the file is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -153,7 +153,7 @@ impl Platform for FaultyMachine {
         let storage =
             self.machine.open_storage_on(|disk| Arc::new(VolatileDisk::new(disk, now())))?;
         let Storage { engine, wal, snapshots, executor } = storage;
-        let engine = Arc::new(FaultyEngine { engine, now: now() });
+        let engine = Arc::new(Faulty { state: engine, now: now() });
         let snapshots = Arc::new(CrashingDisk { disk: snapshots, now: now() });
         Ok(Storage { engine, wal, snapshots, executor })
     }
@@ -322,10 +322,16 @@ impl DiskFile for VolatileFile {
     fn sync(&self) -> io::Result<()> {
         self.now.check_sync()?;
         let mut unsynced = locked(&self.unsynced);
+        if self.now.ends_at(Point::LogTorn)
+            && let Some((_, last)) = unsynced.last_mut()
+        {
+            last.truncate(last.len() / 2);
+        }
         for (offset, bytes) in unsynced.drain(..) {
             self.file.write_at(offset, &bytes)?;
         }
         self.file.sync()?;
+        self.now.pass(Point::LogTorn);
         self.now.pass(Point::LogSynced);
         Ok(())
     }

@@ -109,8 +109,8 @@ pub(crate) struct ReplicaDescription {
     pub(crate) last: Option<u64>,
     /// The last entry it applied.
     pub(crate) applied: Option<u64>,
-    /// Items it stores; none for the catalog.
-    pub(crate) items: Option<u64>,
+    /// What it stores; none for the catalog.
+    pub(crate) stored: Option<Stored>,
     /// Replicas that vote.
     pub(crate) voters: BTreeSet<ReplicaId>,
     /// True while it changes from other voters to these, and needs a majority of either.
@@ -119,6 +119,17 @@ pub(crate) struct ReplicaDescription {
     pub(crate) learners: BTreeSet<ReplicaId>,
     /// Why it has stopped, if it has.
     pub(crate) stopped: Option<String>,
+}
+
+/// What a replica of a partition stores, as of an entry.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Stored {
+    /// The last entry that is in it.
+    pub(crate) entry: u64,
+    /// Items with rows, dead but unswept ones included.
+    pub(crate) items: u64,
+    /// Checksum over everything ever changed: replicas have the same after the same entry.
+    pub(crate) digest: u32,
 }
 
 /// Why a request found no answer.

@@ -185,6 +185,13 @@ pub struct GroupStatus {
     pub stopped: Option<String>,
 }
 
+impl GroupStatus {
+    /// True if these vote, and no change of the voters is under way.
+    pub fn are_voters(&self, wanted: &BTreeSet<ReplicaId>) -> bool {
+        self.voters == *wanted && !self.is_joint
+    }
+}
+
 /// A handle to a running replica. Clones share it.
 pub struct Group<M: Machine> {
     raft: Raft<TypeConfig, StateMachine<M>>,
@@ -332,10 +339,19 @@ impl<M: Machine> Group<M> {
     ///
     /// Dropping the future does not take the command back.
     pub async fn propose(&self, encoded: Vec<u8>) -> Result<M::Outcome, ProposeError> {
+        self.propose_timed(encoded).await.map(|(outcome, _)| outcome)
+    }
+
+    /// Does the same, and tells how long applying the command took here, with those behind it that were
+    /// written together with it.
+    pub async fn propose_timed(
+        &self,
+        encoded: Vec<u8>,
+    ) -> Result<(M::Outcome, Duration), ProposeError> {
         let stopped = |_| ProposeError::Unknown("the replica has stopped".to_string());
         let answer = self.proposals.propose(encoded).await.map_err(stopped)??;
-        let outcome = answer.0.expect("commands have outcomes").downcast::<M::Outcome>();
-        Ok(*outcome.expect("the machine answers with its own outcome"))
+        let timed = answer.0.expect("commands have outcomes").downcast::<(M::Outcome, Duration)>();
+        Ok(*timed.expect("the machine answers with its own outcome"))
     }
 
     /// Returns when everything that was committed before the call is applied here, and this replica

@@ -18,6 +18,7 @@ use openraft::storage::{
     ApplyResponder, EntryResponder, RaftSnapshotBuilder, RaftStateMachine, SnapshotMeta,
 };
 
+use crate::clock;
 use crate::snapshot::SnapshotStore;
 use crate::storage::Storage;
 use crate::types::{
@@ -109,15 +110,21 @@ pub(crate) fn snapshot_meta(progress: &Progress) -> io::Result<RaftSnapshotMeta>
 
 type Waiting = Option<ApplyResponder<TypeConfig>>;
 
+/// Applies entries. Each outcome is sent with the time since the answer before it, which is what its entry
+/// took; of entries that were written together the first has the time of all.
 fn apply_batch<M: Machine>(machine: &M, batch: Vec<(LogEntry, Waiting)>) -> Result<(), io::Error> {
     let (entries, waiting): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
     let mut entries = entries.iter().map(|LogEntry { id, payload }| (*id, entry_of(payload)));
     let mut waiting = waiting.into_iter();
+    let mut answered = clock::monotonic();
     let mut answer = |outcome: Option<M::Outcome>| {
         let waiting: Waiting = waiting.next().expect("each entry is answered once");
+        let took = answered.elapsed();
+        answered += took;
         if let Some(waiting) = waiting {
-            let outcome = outcome.map(|outcome| Box::new(outcome) as Box<dyn Any + Send + Sync>);
-            waiting.send(Answer(outcome));
+            let timed =
+                |outcome: M::Outcome| Box::new((outcome, took)) as Box<dyn Any + Send + Sync>;
+            waiting.send(Answer(outcome.map(timed)));
         }
     };
     machine.apply_all(&mut entries, &mut answer).map_err(|fault| storage_error(&fault))

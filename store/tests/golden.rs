@@ -225,14 +225,20 @@ impl Runner {
         Ok(ItemWrite { key: self.key_in(pk, id), precondition, action })
     }
 
-    /// `transaction create=a create=b:JSON delete=c`: with the value of `v`, if it is given.
+    /// `transaction create=a create=b:JSON upsert=c@TTL delete=d`: with the value of `v` and a time to
+    /// live, if they are given; these are what a patch sets.
     fn transaction(&mut self, args: &mut ArgumentConsumer<'_>) -> Answer {
         let mut labels = Vec::new();
         let mut writes = Vec::new();
+        let json = |text: Option<&str>| text.map(serde_json::from_str).transpose();
         while let Some((name, item)) = args.next_key() {
-            let (id, v) = item.split_once(':').map_or((item, None), |(id, v)| (id, Some(v)));
-            let v = v.map(serde_json::from_str).transpose()?;
-            writes.push(self.item_write(name, id, WriteArgs { v, ..WriteArgs::default() })?);
+            let (item, v) = item.split_once(':').map_or((item, None), |(item, v)| (item, Some(v)));
+            let (id, ttl) = item.split_once('@').map_or((item, None), |(id, ttl)| (id, Some(ttl)));
+            let (v, ttl) = (json(v)?, json(ttl)?);
+            let patch =
+                (name == "patch").then(|| patch_of([("v", v.as_ref()), ("ttl", ttl.as_ref())]));
+            let args = WriteArgs { ttl, v, patch, ..WriteArgs::default() };
+            writes.push(self.item_write(name, id, args)?);
             labels.push((format!("{name} {id}"), id.to_string()));
         }
         let outcome = self.propose(Command::Write(writes))?;
@@ -641,6 +647,18 @@ impl Runner {
         writeln!(text, "{} items, {} bytes", state.items(), state.bytes())?;
         Ok(text)
     }
+}
+
+/// A patch that sets these properties.
+fn patch_of(properties: [(&str, Option<&serde_json::Value>); 2]) -> String {
+    let mut operations = Vec::new();
+    for (name, value) in properties {
+        if let Some(value) = value {
+            let path = format!("/{name}");
+            operations.push(serde_json::json!({ "op": "set", "path": path, "value": value }));
+        }
+    }
+    serde_json::json!({ "operations": operations }).to_string()
 }
 
 /// `[@name=JSON …]`

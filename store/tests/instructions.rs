@@ -31,6 +31,8 @@ const ITEMS: u32 = 1000;
 const STORED_AT: Seconds = Seconds(1000);
 const LIFETIME: i64 = 60;
 const DUE: Seconds = Seconds(2000);
+/// So long that nothing is due for years.
+const LONG_LIFETIME: i64 = 1_000_000_000;
 const CONTAINER: ContainerNumber = ContainerNumber { database: DatabaseNumber(1), number: 1 };
 
 fn check<S, R>(test: &str, setup: impl FnOnce() -> S, work: impl FnOnce(S) -> R) {
@@ -70,6 +72,12 @@ fn proposal(at: Seconds, command: Command) -> Proposal {
     Proposal { now: ClockInterval::exact(at.start()), vouchers: None, command }
 }
 
+/// Items live for so many seconds if they do not say otherwise.
+fn default_of(seconds: i64) -> TtlPolicy {
+    let default = TimeToLive::from_seconds(seconds).expect("a time to live");
+    TtlPolicy::from_default_ttl(Some(default))
+}
+
 /// A partition in memory, and the next entry of its log.
 struct World {
     rules: DocumentRules,
@@ -80,9 +88,12 @@ struct World {
 impl World {
     /// A partition whose items are indexed, and expire if nothing else is said.
     fn indexed() -> Self {
+        Self::indexed_and_living(default_of(LIFETIME))
+    }
+
+    /// One whose items are indexed, and live for as long as this says.
+    fn indexed_and_living(policy: TtlPolicy) -> Self {
         let mut world = Self::plain();
-        let default = TimeToLive::from_seconds(LIFETIME).expect("a time to live");
-        let policy = TtlPolicy::from_default_ttl(Some(default));
         let (epoch, rules) = (PolicyEpoch(1), world.rules.index().clone());
         world.apply(STORED_AT, Command::SetTtlPolicy { epoch, policy, retention: None });
         world.apply(STORED_AT, Command::SetIndexPolicy { epoch, rules });
@@ -179,19 +190,34 @@ fn sweep_1000_items() {
     });
 }
 
-#[test]
-fn point_read() {
+/// Counts what it takes to read an item of a full partition.
+fn check_read(test: &str, policy: TtlPolicy) {
     let setup = || {
-        let world = World::indexed().filled();
+        let world = World::indexed_and_living(policy).filled();
         let key = create(&world.rules, 7).key;
         (world, key)
     };
-    check("point_read", setup, |(world, key)| {
+    check(test, setup, |(world, key)| {
         let fetched = world.partition.fetch(&key).expect("memory reads");
         fetched.judge(STORED_AT.start());
         let json = fetched.into_item().expect("it is there").to_json(CONTAINER);
         (world, json)
     });
+}
+
+#[test]
+fn point_read() {
+    check_read("point_read", default_of(LIFETIME));
+}
+
+#[test]
+fn point_read_ttl_off() {
+    check_read("point_read_ttl_off", TtlPolicy::Off);
+}
+
+#[test]
+fn point_read_ttl_far() {
+    check_read("point_read_ttl_far", default_of(LONG_LIFETIME));
 }
 
 #[test]

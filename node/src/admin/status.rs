@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::clock::ClockStatus;
 use crate::node::Node;
 use crate::placement::describe_nodes;
-use crate::requests::{NodeDescription, ReplicaDescription};
+use crate::requests::{NodeDescription, ReplicaDescription, Stored};
 
 /// Asks every node, and puts together what those that answer say.
 pub(crate) async fn cluster(node: &Node) -> Value {
@@ -81,7 +81,11 @@ fn group(group: GroupId, name: &Value, descriptions: &BTreeMap<NodeId, NodeDescr
                 "replica": replica.replica.to_string(),
                 "applied": replica.applied,
                 "lag": last.map(|last| last.saturating_sub(replica.applied.unwrap_or(0))),
-                "items": replica.items,
+                "items": replica.stored.map(|stored| stored.items),
+                "digest": replica.stored.map(|Stored { entry, digest, .. }| json!({
+                    "entry": entry,
+                    "crc32c": format!("{digest:08x}"),
+                })),
                 "stopped": replica.stopped,
             })
         })

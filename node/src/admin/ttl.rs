@@ -65,11 +65,13 @@ fn describe(row: &mut Value, status: &TtlStatus) {
             .oldest
             .map(|expired| { status.now.floor_seconds().0.saturating_sub(expired.0) })
     );
+    row["sweptPerSecond"] = json!(status.swept_per_second);
     row["nextDueS"] =
         json!(status.due.map(|due| { due.0.saturating_sub(status.now.floor_seconds().0) }));
     row["partitionClock"] = json!(status.clock.to_string());
     row["keptAfterJump"] = json!(status.keeps_the_dead);
     row["clockIsSure"] = json!(status.clock_is_sure);
+    row["clockWidthMs"] = json!(status.clock_width_ms);
 }
 
 /// `POST /admin/ttl` with `{"sweeping": "paused"}` or `{"sweeping": "running"}`

@@ -12,8 +12,15 @@ pub(super) fn print(status: &Value, as_json: bool) -> anyhow::Result<()> {
     }
     println!("sweeping {}", text(&status["sweeping"]));
     println!(
-        "\n{:<40} {:>10} {:>9} {:>9} {:>10} {:>9}  notes",
-        "partition", "defaultTtl", "items", "backlog", "overdue s", "due in s"
+        "\n{:<40} {:>10} {:>9} {:>9} {:>10} {:>8} {:>9} {:>8}  notes",
+        "partition",
+        "defaultTtl",
+        "items",
+        "backlog",
+        "overdue s",
+        "swept/s",
+        "due in s",
+        "clock ms"
     );
     for row in list(&status["partitions"]) {
         let name = format!(
@@ -24,12 +31,14 @@ pub(super) fn print(status: &Value, as_json: bool) -> anyhow::Result<()> {
         );
         let plus = if row["backlogIsMore"] == true { "+" } else { "" };
         println!(
-            "{name:<40} {:>10} {:>9} {:>9} {:>10} {:>9}  {}",
+            "{name:<40} {:>10} {:>9} {:>9} {:>10} {:>8} {:>9} {:>8}  {}",
             text(&row["defaultTtl"]),
             text(&row["items"]),
             text(&row["backlog"]) + plus,
             text(&row["oldestOverdueS"]),
+            text(&row["sweptPerSecond"]),
             text(&row["nextDueS"]),
+            text(&row["clockWidthMs"]),
             notes(row),
         );
     }

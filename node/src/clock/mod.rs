@@ -25,6 +25,12 @@ pub(crate) trait Clock: Send + Sync + 'static {
 
     /// What the nodes' clocks say, for a jump of the partition clock that must be vouched for.
     fn vouching(&self) -> Vouchers;
+
+    /// How uncertain the time is, in milliseconds; none if it was never known.
+    fn width_ms(&self) -> Option<u64> {
+        let now = self.now();
+        now.is_sure().then(|| now.interval.width_ms())
+    }
 }
 
 /// A reading of the clock.

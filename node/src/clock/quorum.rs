@@ -118,6 +118,8 @@ impl QuorumClock {
     fn record(&self) {
         let status = self.status();
         let seconds = |micros: i64| micros as f64 / 1e6;
+        let exact = status.width_micros.is_some_and(|width| width <= micros(WIDTH_ALARM));
+        metrics::gauge!("clock_width_alarm").set(if exact { 0.0 } else { 1.0 });
         if let Some(width) = status.width_micros {
             metrics::gauge!("clock_width_seconds").set(seconds(width));
         }
@@ -165,6 +167,12 @@ impl Clock for QuorumClock {
         let nodes = u32::try_from(state.nodes).expect("nodes are numbered by 32 bits");
         Vouchers { readings, nodes }
     }
+
+    fn width_ms(&self) -> Option<u64> {
+        let now = self.time.boot_micros();
+        let bounds = self.lock().agreement.read(now)?;
+        Some(ceil_millis(bounds.width()).0)
+    }
 }
 
 fn micros(duration: Duration) -> Micros {
@@ -181,6 +189,8 @@ fn ceil_millis(micros: Micros) -> Millis {
 
 #[cfg(test)]
 mod tests {
+    use metrics_exporter_prometheus::PrometheusBuilder;
+
     use super::*;
     use crate::clock::MachineTime;
 
@@ -198,6 +208,25 @@ mod tests {
         let now = clock().now();
         assert_eq!((now.trust, now.interval.lo()), (Trust::Unsettled, Millis(0)));
         assert!(now.interval.hi() > Millis(1_600_000_000_000));
+        assert_eq!(clock().width_ms(), None);
+    }
+
+    #[test]
+    fn the_alarm_is_raised_until_the_clocks_agree_well() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let shown = recorder.handle();
+        metrics::with_local_recorder(&recorder, || {
+            let (clock, others) = (clock(), [NodeId(2), NodeId(3)]);
+            clock.settle(&others);
+            assert!(shown.render().contains("\nclock_width_alarm 1\n"), "they never agreed");
+            // The third, who says nothing, may agree with either.
+            observe(&clock, 2, 300_000);
+            clock.settle(&others);
+            assert!(shown.render().contains("\nclock_width_alarm 1\n"), "{:?}", clock.status());
+            observe(&clock, 2, 0);
+            clock.settle(&others);
+            assert!(shown.render().contains("\nclock_width_alarm 0\n"), "{:?}", clock.status());
+        });
     }
 
     #[test]

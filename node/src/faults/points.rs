@@ -14,6 +14,8 @@ use super::Now;
 pub(super) enum Point {
     /// A batch of the log was written, and is not durable.
     LogWritten,
+    /// Half of it is durable.
+    LogTorn,
     /// It is durable, and nobody has been told.
     LogSynced,
     /// An entry was applied, and nobody has been answered.
@@ -29,9 +31,14 @@ pub(super) enum Point {
 }
 
 impl Now {
+    /// True if this is where the process is to end.
+    pub(super) fn ends_at(&self, point: Point) -> bool {
+        self.get().0.crash == Some(point)
+    }
+
     /// Ends the process if this is where it is to end.
     pub(super) fn pass(&self, point: Point) {
-        if self.get().0.crash == Some(point) {
+        if self.ends_at(point) {
             eprintln!("the process ends at {point:?}, as it was told");
             std::process::abort();
         }

@@ -50,18 +50,6 @@ impl Now {
             StateDisk::Whole | StateDisk::FailingReads | StateDisk::Slow(_) => Ok(()),
         }
     }
-
-    fn cursor_of<'a>(
-        &self,
-        read: &'a (impl Read + ?Sized),
-        range: &KeyRange,
-        direction: Direction,
-    ) -> Box<dyn Cursor + 'a> {
-        match self.check_state_read() {
-            Ok(()) => read.cursor(range, direction),
-            Err(_) => Box::new(BrokenCursor),
-        }
-    }
 }
 
 fn broken() -> Fault {
@@ -76,64 +64,50 @@ impl Cursor for BrokenCursor {
     }
 }
 
-/// An engine whose disk may be slow or broken, and whose process may end after a write.
-pub(super) struct FaultyEngine {
-    pub(super) engine: Arc<dyn Engine>,
+/// An engine, or a view of it, whose disk may be slow or broken, and whose process may end after a write.
+pub(super) struct Faulty<R: ?Sized> {
+    pub(super) state: Arc<R>,
     pub(super) now: Arc<Now>,
 }
 
-impl Read for FaultyEngine {
+impl<R: Read + ?Sized> Read for Faulty<R> {
     fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
         self.now.check_state_read()?;
-        self.engine.get(table, key)
+        self.state.get(table, key)
     }
 
     fn cursor(&self, range: &KeyRange, direction: Direction) -> Box<dyn Cursor + '_> {
-        self.now.cursor_of(&*self.engine, range, direction)
+        match self.now.check_state_read() {
+            Ok(()) => self.state.cursor(range, direction),
+            Err(_) => Box::new(BrokenCursor),
+        }
     }
 }
 
-impl Engine for FaultyEngine {
+impl Engine for Faulty<dyn Engine> {
     fn write(&self, batch: Batch) -> Result<(), Fault> {
         self.now.check_state_write()?;
         // Nothing else removes items by ranges.
         let is_clearing = |change| matches!(change, Change::DeleteRange(Table::Items, ..));
         let clears = batch.changes().any(is_clearing);
-        self.engine.write(batch)?;
+        self.state.write(batch)?;
         self.now.pass(if clears { Point::SnapshotBegun } else { Point::StateWritten });
         Ok(())
     }
 
     fn view(&self) -> Arc<dyn Read> {
-        Arc::new(FaultyView { view: self.engine.view(), now: self.now.clone() })
+        Arc::new(Faulty { state: self.state.view(), now: self.now.clone() })
     }
 
     fn flush(&self) -> Result<(), Fault> {
         self.now.check_state_write()?;
-        self.engine.flush()?;
+        self.state.flush()?;
         self.now.pass(Point::StateFlushed);
         Ok(())
     }
 
     fn usage(&self) -> Usage {
-        self.engine.usage()
-    }
-}
-
-/// The same at one moment.
-struct FaultyView {
-    view: Arc<dyn Read>,
-    now: Arc<Now>,
-}
-
-impl Read for FaultyView {
-    fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
-        self.now.check_state_read()?;
-        self.view.get(table, key)
-    }
-
-    fn cursor(&self, range: &KeyRange, direction: Direction) -> Box<dyn Cursor + '_> {
-        self.now.cursor_of(&*self.view, range, direction)
+        self.state.usage()
     }
 }
 
@@ -146,7 +120,8 @@ mod tests {
     #[test]
     fn a_state_fails_as_it_is_told() {
         let now = Arc::new(Now::new());
-        let engine = FaultyEngine { engine: Arc::new(MemoryEngine::new()), now: now.clone() };
+        let state: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+        let engine = Faulty { state, now: now.clone() };
         let told = |text: &str| now.set(serde_json::from_str(text).unwrap());
         let put = |key: &[u8]| {
             let mut batch = Batch::default();

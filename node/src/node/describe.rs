@@ -7,7 +7,7 @@ use ephemeris_store::ids::GroupId;
 
 use super::Node;
 use crate::partition::Gauges;
-use crate::requests::{NodeDescription, ReplicaDescription};
+use crate::requests::{NodeDescription, ReplicaDescription, Stored};
 
 impl Node {
     /// True once this node is part of a cluster whose catalog has a leader, and runs its replicas.
@@ -68,12 +68,11 @@ impl Node {
         let mut replicas =
             vec![describe_replica(GroupId::CATALOG, self.inner.catalog.status(), None)];
         for local in self.local_partitions() {
-            let items = local.group().machine().state().items();
-            replicas.push(describe_replica(
-                local.group().group(),
-                local.group().status(),
-                Some(items),
-            ));
+            let state = local.group().machine().state();
+            let stored =
+                Stored { entry: state.lsn().0, items: state.items(), digest: state.digest() };
+            let status = local.group().status();
+            replicas.push(describe_replica(local.group().group(), status, Some(stored)));
         }
         replicas.sort_by_key(|replica| replica.group);
         NodeDescription {
@@ -86,7 +85,11 @@ impl Node {
     }
 }
 
-fn describe_replica(group: GroupId, status: GroupStatus, items: Option<u64>) -> ReplicaDescription {
+fn describe_replica(
+    group: GroupId,
+    status: GroupStatus,
+    stored: Option<Stored>,
+) -> ReplicaDescription {
     ReplicaDescription {
         group,
         replica: status.replica,
@@ -94,7 +97,7 @@ fn describe_replica(group: GroupId, status: GroupStatus, items: Option<u64>) -> 
         term: status.leadership.term,
         last: status.last,
         applied: status.applied,
-        items,
+        stored,
         voters: status.voters,
         is_joint: status.is_joint,
         learners: status.learners,

@@ -71,9 +71,9 @@ impl Indexer {
     /// True if the sweeper has work: it goes first.
     fn something_is_due(&self) -> bool {
         let machine = self.service.group().machine();
-        let due = machine.due().filter(|due| *due > Seconds(0));
-        machine.is_clearing()
-            || due.is_some_and(|due| self.clock.now().interval.lo() >= due.start())
+        let is_due =
+            |due: Seconds| due > Seconds(0) && self.clock.now().interval.lo() >= due.start();
+        machine.is_clearing() || machine.due().is_some_and(is_due) && self.service.may_sweep()
     }
 
     /// Enters one batch, if it can be paid; how long to rest then.

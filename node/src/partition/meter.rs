@@ -3,6 +3,7 @@
 //! The budget lives with a leader's term, in memory: a new leader begins with a full balance, and what
 //! belongs to an earlier term is dropped. Without an offer there is no budget, only the count.
 
+use std::collections::VecDeque;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,6 +15,9 @@ use super::budget::{Allowance, Budget, Burst, Purse};
 use crate::clock::Instant;
 
 const MILLIONTHS: u64 = 1_000_000;
+/// How long a sweep counts in the rate of sweeping, in seconds.
+const RATE_SECONDS: u32 = 10;
+const SECOND: Duration = Duration::from_secs(1);
 
 /// Meters one partition. Clones share it.
 #[derive(Clone)]
@@ -30,6 +34,7 @@ struct Shared {
     charged: WholeUnits,
     swept: WholeUnits,
     backlog: Backlog,
+    removed: RemovedLately,
 }
 
 /// What holds for the leader at the moment of a request.
@@ -142,6 +147,16 @@ impl Meter {
         self.lock().backlog = backlog;
     }
 
+    /// Notes that the sweeper has removed dead items.
+    pub(super) fn note_removed(&self, items: u32, now: Instant) {
+        self.lock().removed.add(items, now);
+    }
+
+    /// Dead items removed in a second, on average of the last ones.
+    pub(super) fn removed_per_second(&self, now: Instant) -> f64 {
+        self.lock().removed.per_second(now)
+    }
+
     /// What the gauges show.
     pub(super) fn gauges(&self, at: Moment) -> Gauges {
         let mut shared = self.shared_at(at);
@@ -184,6 +199,32 @@ impl WholeUnits {
         let sum = self.rest.saturating_add(charge.0);
         self.rest = sum % MILLIONTHS;
         sum / MILLIONTHS
+    }
+}
+
+/// How many items were removed in each of the last seconds in which some were.
+#[derive(Debug, Default)]
+struct RemovedLately(VecDeque<(Instant, u32)>);
+
+impl RemovedLately {
+    fn add(&mut self, items: u32, now: Instant) {
+        self.forget(now);
+        match self.0.back_mut() {
+            Some((began, sum)) if now < *began + SECOND => *sum = sum.saturating_add(items),
+            Some(_) | None => self.0.push_back((now, items)),
+        }
+    }
+
+    fn per_second(&mut self, now: Instant) -> f64 {
+        self.forget(now);
+        let sum = self.0.iter().fold(0_u32, |sum, (_, items)| sum.saturating_add(*items));
+        f64::from(sum) / f64::from(RATE_SECONDS)
+    }
+
+    fn forget(&mut self, now: Instant) {
+        while self.0.front().is_some_and(|(began, _)| *began + SECOND * RATE_SECONDS <= now) {
+            self.0.pop_front();
+        }
     }
 }
 
@@ -247,6 +288,23 @@ mod tests {
         let _limited = meter.admit(moment(1, Some(400), now), COST).unwrap();
         assert!(meter.admit(moment(1, Some(400), now), COST).is_err());
         assert!(meter.admit(moment(1, None, now), COST).is_ok());
+    }
+
+    #[test]
+    fn the_rate_of_sweeping_is_that_of_the_last_ten_seconds() {
+        let (meter, start) = (Meter::new(Burst::Off), clock::monotonic());
+        let tenths = |millis| {
+            let rate = meter.removed_per_second(start + Duration::from_millis(millis));
+            format!("{rate:.1}")
+        };
+        assert_eq!(tenths(0), "0.0");
+        for millis in (0..5000).step_by(100) {
+            meter.note_removed(7, start + Duration::from_millis(millis));
+        }
+        assert_eq!(tenths(5000), "35.0");
+        assert_eq!(tenths(9999), "35.0");
+        assert_eq!(tenths(12_000), "14.0");
+        assert_eq!(tenths(15_000), "0.0");
     }
 
     #[test]

@@ -335,6 +335,8 @@ pub(crate) struct TtlStatus {
     pub(crate) items: u64,
     /// Those of them that are dead.
     pub(crate) backlog: Backlog,
+    /// Dead items removed in a second, on average of the last ten.
+    pub(crate) swept_per_second: f64,
     /// When something falls due, at the earliest.
     pub(crate) due: Option<Seconds>,
     /// The partition clock.
@@ -343,6 +345,8 @@ pub(crate) struct TtlStatus {
     pub(crate) now: Millis,
     /// True if something may expire by the node's clock.
     pub(crate) clock_is_sure: bool,
+    /// How uncertain that clock is; none if a majority never agreed.
+    pub(crate) clock_width_ms: Option<u64>,
     /// True while the dead are kept after a jump of the clock.
     pub(crate) keeps_the_dead: bool,
 }

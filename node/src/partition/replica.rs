@@ -198,10 +198,8 @@ impl Actor {
         };
         let sweeper = Sweeper {
             service: self.service.clone(),
-            directory: self.context.directory.clone(),
             clock: self.context.clock.clone(),
             executor: self.context.storage.executor,
-            grace: self.context.purge_grace,
             term,
         };
         let indexer = Indexer { service: self.service.clone(), clock: self.context.clock.clone() };
@@ -263,8 +261,7 @@ impl Duties {
         let group = self.service.group();
         let wanted: BTreeSet<ReplicaId> = self.record.borrow().replicas.iter().copied().collect();
         let status = group.status();
-        let is_done = status.voters == wanted && status.learners.is_empty() && !status.is_joint;
-        if wanted.is_empty() || is_done {
+        if wanted.is_empty() || status.are_voters(&wanted) && status.learners.is_empty() {
             return;
         }
         let known: BTreeSet<ReplicaId> = status.voters.union(&status.learners).copied().collect();

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ephemeris_raft::{Executor, Group, ProposeError, ReadError};
-use ephemeris_store::catalog::Container;
+use ephemeris_store::catalog::{Container, Sweeping};
 use ephemeris_store::change_feed::{read_changes, read_history};
 use ephemeris_store::charge::Charge;
 use ephemeris_store::codec;
@@ -37,8 +37,9 @@ use ephemeris_store::query::{
     self, CompiledQuery, Halt, Page, Question, Run, Signal, Source, run_page,
 };
 use ephemeris_store::time::{ClockInterval, Millis, Seconds};
-use ephemeris_store::ttl::{Life, PolicyEpoch, TtlPolicy};
+use ephemeris_store::ttl::{Life, PolicyEpoch, TtlPolicy, TtlState};
 use tokio::sync::Mutex;
+use tracing::warn;
 
 use super::meter::{Draw, Gauges, Meter, Moment};
 use super::waiting::Waiting;
@@ -55,6 +56,9 @@ const LOOKS_MAX: u32 = 5;
 /// How long a replica waits for an entry that the client has seen, before the leader is asked: entries
 /// come within milliseconds, or not for a while.
 const CATCH_UP_MAX: Duration = Duration::from_millis(10);
+/// How long a reader waits for the partition clock to be advanced, readers before it included: a leader
+/// that is cut off may wait for ever.
+const ADVANCE_DEADLINE: Duration = Duration::from_secs(2);
 /// Rows looked at to count what waits to be swept.
 const BACKLOG_ROWS_MAX: u64 = 100_000;
 /// How long a client should wait while too many deleted logical partitions have rows: about as long as
@@ -78,6 +82,8 @@ pub(crate) struct PartitionService {
     told: Arc<AtomicU64>,
     /// Lets one reader at a time advance the partition clock; the others find it advanced.
     advancing: Arc<Mutex<()>>,
+    /// Where the partition clock came to by the last jump that was counted.
+    jumped_to: Arc<AtomicU64>,
     /// What clients and the sweeper may spend, while this replica leads.
     meter: Meter,
     /// What clients may spend on reads that this replica answers while another one leads.
@@ -126,8 +132,24 @@ impl PartitionService {
             logged_at_start,
             told: Arc::default(),
             advancing: Arc::default(),
+            jumped_to: Arc::default(),
             meter: Meter::new(burst),
             reads: Meter::new(Burst::Off),
+        }
+    }
+
+    /// How long the dead are kept after a jump of the clock.
+    pub(super) fn purge_grace(&self) -> Millis {
+        self.purge_grace
+    }
+
+    /// True if what has expired may be removed; otherwise it stays for a while, and nobody sees it.
+    pub(super) fn may_sweep(&self) -> bool {
+        match self.directory.current().state().sweeping() {
+            Sweeping::Running => {
+                !self.group.machine().state().ttl().keeps_the_dead(self.purge_grace)
+            }
+            Sweeping::Paused => false,
         }
     }
 
@@ -247,14 +269,50 @@ impl PartitionService {
 
     /// Proposes a command with the node clock's reading.
     pub(crate) async fn propose(&self, command: Command) -> Result<Outcome, PartitionError> {
+        self.propose_timed(command).await.map(|(outcome, _)| outcome)
+    }
+
+    /// Does the same, and tells how long applying the command took here.
+    pub(super) async fn propose_timed(
+        &self,
+        command: Command,
+    ) -> Result<(Outcome, Duration), PartitionError> {
         let now = stamping(self.clock.now());
-        let jumps = self.group.machine().state().ttl().is_jump(now.lo());
+        let before = *self.group.machine().state().ttl();
+        let jumps = before.is_jump(now.lo());
         let vouchers = jumps.then(|| self.clock.vouching());
         let proposal = Proposal { now, vouchers, command };
-        match self.group.propose(codec::encode(&proposal)).await {
-            Ok(outcome) => Ok(outcome),
-            Err(ProposeError::NotLeader { leader }) => Err(PartitionError::NotLeader { leader }),
-            Err(ProposeError::Unknown(reason)) => Err(PartitionError::Unknown(reason)),
+        let proposed = self.group.propose_timed(codec::encode(&proposal)).await;
+        let timed = proposed.map_err(|error| match error {
+            ProposeError::NotLeader { leader } => PartitionError::NotLeader { leader },
+            ProposeError::Unknown(reason) => PartitionError::Unknown(reason),
+        })?;
+        if jumps {
+            self.count_jump(&before, now.lo());
+        }
+        Ok(timed)
+    }
+
+    /// Counts an entry that would have the partition clock jump: whether a majority vouched for it, or not,
+    /// and its reading was ignored.
+    fn count_jump(&self, before: &TtlState, to: Millis) {
+        let after = *self.group.machine().state().ttl();
+        if after.clock() < to {
+            metrics::counter!("clock_jumps_guarded_total").increment(1);
+            return;
+        }
+        let Some(clock) = after.jumped_to() else { return };
+        // Entries that were under way together have all seen it.
+        let is_new = before.jumped_to() != Some(clock)
+            && self.jumped_to.fetch_max(clock.0, Ordering::Relaxed) < clock.0;
+        if is_new {
+            metrics::counter!("clock_jumps_vouched_total").increment(1);
+            warn!(
+                group = %self.group.group(),
+                %clock,
+                grace_ms = self.purge_grace.0,
+                "the partition clock has jumped; expired items are kept on disk for a while"
+            );
         }
     }
 
@@ -407,6 +465,15 @@ impl PartitionService {
             let reason = "the nodes' clocks leave too much doubt";
             return Err(PartitionError::Doubtful(reason.to_string()));
         }
+        let advancing = tokio::time::timeout(ADVANCE_DEADLINE, self.propose_advance(at));
+        advancing.await.unwrap_or_else(|_| {
+            let reason = "the partition clock was not advanced in time";
+            Err(PartitionError::Doubtful(reason.to_string()))
+        })
+    }
+
+    /// Has the log say that `at` has passed, unless another reader had it say so.
+    async fn propose_advance(&self, at: Millis) -> Result<(), PartitionError> {
         let _one_at_a_time = self.advancing.lock().await;
         if self.group.machine().state().ttl().clock() >= at {
             return Ok(());
@@ -540,10 +607,12 @@ impl PartitionService {
             policy: state.ttl().policy(),
             items: state.items(),
             backlog,
+            swept_per_second: self.meter.removed_per_second(clock::monotonic()),
             due: machine.due().filter(|due| *due > Seconds(0)),
             clock: state.ttl().clock(),
             now: now.interval.hi(),
             clock_is_sure: now.is_sure(),
+            clock_width_ms: self.clock.width_ms(),
             keeps_the_dead: state.ttl().keeps_the_dead(self.purge_grace),
         }))
     }
@@ -658,3 +727,6 @@ fn count_inert_ttls(written: &[Written]) {
         metrics::counter!("ttl_invalid_stored_total").increment(inert as u64);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,6 +8,9 @@
 //! 5. Every replica removes the same dead items while applying.
 //! 6. Settle what that did cost. A leader that is deposed before loses what it took.
 //!
+//! What is due may have to stay: while sweeping is paused, after a jump of the clock, or for want of request
+//! units. Then the log is made to say all the same that it is dead, and it is counted.
+//!
 //! What was deleted with its logical partition needs no clock: `SweepCleared` takes turns with `Sweep`,
 //! and goes on while expiry is paused or waits.
 //!
@@ -18,26 +21,25 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use ephemeris_raft::Executor;
-use ephemeris_store::catalog::Sweeping;
 use ephemeris_store::charge::Charge;
 use ephemeris_store::command::{Command, CommandEffect};
 use ephemeris_store::partition::Backlog;
 use ephemeris_store::time::{Millis, Seconds};
 use ephemeris_store::ttl::JUMP_MAX;
 use futures_util::future::join_all;
-use tracing::{debug, info, warn};
+use tracing::{debug, info};
 
 use super::meter::Grant;
 use super::{PartitionError, PartitionService};
-use crate::clock::{self, Instant, SharedClock};
-use crate::placement::Directory;
+use crate::clock::{self, SharedClock};
 
-/// Items removed by one entry, at first and at most.
-const BATCH_ITEMS: NonZeroU32 = NonZeroU32::new(500).expect("not zero");
+/// Items that one entry may remove: at first, at most, and however long applying takes.
+const BATCH_ITEMS: NonZeroU32 = NonZeroU32::new(250).expect("not zero");
 const BATCH_ITEMS_MAX: NonZeroU32 = NonZeroU32::new(2000).expect("not zero");
-/// An entry that takes longer than this, replication included, is followed by a smaller one; one
-/// that takes less than half of it by a larger one. So applying it takes less.
-const BATCH_TIME_MAX: Duration = Duration::from_millis(10);
+const BATCH_ITEMS_MIN: NonZeroU32 = NonZeroU32::new(25).expect("not zero");
+/// An entry that takes longer to apply is followed by a smaller one; one that takes less than half of it
+/// by a larger one. Whatever else the partition does waits as long.
+const APPLY_TIME_MAX: Duration = Duration::from_millis(5);
 /// Entries under way at the same time, while no request comes and a backlog waits: the next one is
 /// replicated while one is applied.
 const BATCHES_AT_ONCE: u32 = 3;
@@ -48,8 +50,7 @@ const COLLECT_EVERY: Duration = Duration::from_millis(100);
 /// What an expiry is taken to cost before one was seen, in bytes and indexed values.
 const ITEM_BYTES: usize = 1024;
 const ITEM_VALUES: u32 = 10;
-/// How often the backlog is counted, and how many rows are looked at for it.
-const COUNT_EVERY: Duration = Duration::from_secs(1);
+/// How many rows are looked at to count the backlog, once a second.
 const COUNT_ROWS_MAX: u64 = 10_000;
 /// Pause after a batch, in times what it took, while requests come.
 const REST_FACTOR: u32 = 9;
@@ -67,14 +68,10 @@ const ADVANCE_EVERY: Millis = Millis(JUMP_MAX.0 / 2);
 pub(super) struct Sweeper {
     /// The partition.
     pub(super) service: PartitionService,
-    /// Says whether sweeping is paused.
-    pub(super) directory: Directory,
     /// The node's clock.
     pub(super) clock: SharedClock,
     /// Where scans run.
     pub(super) executor: Executor,
-    /// How long the dead are kept after a jump of the clock.
-    pub(super) grace: Millis,
     /// The leader's term.
     pub(super) term: u64,
 }
@@ -96,8 +93,8 @@ struct Pace {
     batch: NonZeroU32,
     /// What removing one costs.
     mean: Charge,
-    /// When the backlog was counted last.
-    counted_at: Option<Instant>,
+    /// The second in which the backlog was counted last.
+    counted_in: Seconds,
     /// True if a backlog waits, and the last batch was in nobody's way.
     is_free: bool,
 }
@@ -105,7 +102,8 @@ struct Pace {
 impl Default for Pace {
     fn default() -> Self {
         let mean = Charge::create(ITEM_BYTES, ITEM_VALUES);
-        Self { last: Dead::Cleared, batch: BATCH_ITEMS, mean, counted_at: None, is_free: false }
+        let counted_in = Seconds(0);
+        Self { last: Dead::Cleared, batch: BATCH_ITEMS, mean, counted_in, is_free: false }
     }
 }
 
@@ -113,17 +111,19 @@ impl Default for Pace {
 struct Swept {
     /// How many items each might remove.
     limit: NonZeroU32,
-    entries: u32,
     removed: u32,
     trimmed: u32,
     more: bool,
     charge: Charge,
+    /// The longest that applying one of them took.
+    applying: Duration,
+    /// All of it, from the proposal on.
     took: Duration,
 }
 
 impl Swept {
-    /// Adds what an entry did.
-    fn and(self, effect: &CommandEffect) -> Self {
+    /// Adds what an entry did, and how long applying it took.
+    fn and(self, (effect, applying): &(CommandEffect, Duration)) -> Self {
         let &CommandEffect::Swept { removed, trimmed, more, charge } = effect else {
             unreachable!("a sweep answers with what it removed")
         };
@@ -132,6 +132,7 @@ impl Swept {
             trimmed: self.trimmed + trimmed,
             more: self.more && more,
             charge: self.charge + charge,
+            applying: self.applying.max(*applying),
             ..self
         }
     }
@@ -154,9 +155,11 @@ impl Sweeper {
         info!(%group, term = self.term, "leader starts expiring items");
         let mut pace = Pace::default();
         loop {
-            match self.duty(pace.last).await {
+            match self.duty(&mut pace).await {
                 Duty::Sweep(dead) => self.sweep(&mut pace, dead).await,
-                Duty::Advance => self.advance().await,
+                Duty::Advance => {
+                    self.propose(Command::AdvanceClock).await;
+                }
                 Duty::Rest(pause) => {
                     if let Some(moment) = self.service.moment() {
                         self.service.meter().rest_sweeper(moment);
@@ -167,18 +170,19 @@ impl Sweeper {
         }
     }
 
-    /// What there is to do after a batch of these: the two kinds of the dead take turns.
-    async fn duty(&self, last: Dead) -> Duty {
+    /// What there is to do: the two kinds of the dead take turns.
+    async fn duty(&self, pace: &mut Pace) -> Duty {
         let is_clearing = self.service.group().machine().is_clearing();
-        match self.duty_by_time().await {
-            Duty::Sweep(_) if is_clearing && last == Dead::Expired => Duty::Sweep(Dead::Cleared),
+        let is_turn_of_cleared = is_clearing && pace.last == Dead::Expired;
+        match self.duty_by_time(pace).await {
+            Duty::Sweep(_) if is_turn_of_cleared => Duty::Sweep(Dead::Cleared),
             Duty::Rest(_) if is_clearing => Duty::Sweep(Dead::Cleared),
             duty @ (Duty::Sweep(_) | Duty::Advance | Duty::Rest(_)) => duty,
         }
     }
 
     /// What there is to do as far as time tells.
-    async fn duty_by_time(&self) -> Duty {
+    async fn duty_by_time(&self, pace: &mut Pace) -> Duty {
         let machine = self.service.group().machine();
         let now = self.clock.now();
         if !now.is_sure() {
@@ -193,16 +197,16 @@ impl Sweeper {
             }
             due => due,
         };
-        let may_sweep = match self.directory.current().state().sweeping() {
-            Sweeping::Running => !state.ttl().keeps_the_dead(self.grace),
-            Sweeping::Paused => false,
-        };
-        if may_sweep && due.is_some_and(|due| now >= due.start()) {
+        let is_due = due.is_some_and(|due| now >= due.start());
+        if is_due && self.service.may_sweep() {
             return Duty::Sweep(Dead::Expired);
         }
         let behind = now.0.saturating_sub(state.ttl().clock().0);
         if state.ttl().policy().is_on() && behind >= ADVANCE_EVERY.0 {
             return Duty::Advance;
+        }
+        if is_due {
+            self.keep(pace).await;
         }
         let left = due.map(|due| Duration::from_millis(due.start().0.saturating_sub(now.0)));
         Duty::Rest(left.filter(|left| !left.is_zero()).unwrap_or(LOOK_EVERY).min(LOOK_EVERY))
@@ -211,7 +215,6 @@ impl Sweeper {
     /// Removes one batch, if it can be paid, and rests as long as it should.
     async fn sweep(&self, pace: &mut Pace, dead: Dead) {
         pace.last = dead;
-        self.count_backlog(pace).await;
         let moment = self.service.moment();
         let grant = moment.map_or(Grant::Unlimited, |moment| {
             self.service.meter().take_left_over(moment, pace.mean, pace.batch)
@@ -219,7 +222,10 @@ impl Sweeper {
         let limit = match grant {
             Grant::Unlimited => pace.batch,
             Grant::LeftOver(taken) => taken.items,
-            Grant::Nothing => return tokio::time::sleep(COLLECT_EVERY).await,
+            Grant::Nothing => {
+                self.keep(pace).await;
+                return tokio::time::sleep(COLLECT_EVERY).await;
+            }
         };
         let asked_before = self.service.requests_seen();
         let at_once = match grant {
@@ -234,9 +240,13 @@ impl Sweeper {
         if let Some(moment) = moment {
             self.service.meter().settle_sweep(moment.term, grant, swept.charge);
         }
-        if !swept.more && dead == Dead::Expired {
-            self.look_up().await;
-            self.service.meter().note_backlog(Backlog::default());
+        match dead {
+            Dead::Expired if swept.more => self.count_backlog(pace, self.second()).await,
+            Dead::Expired => {
+                self.look_up().await;
+                self.service.meter().note_backlog(Backlog::default());
+            }
+            Dead::Cleared => {}
         }
         pace.learn(&swept);
         let disturbs = self.service.requests_seen() != asked_before;
@@ -248,35 +258,63 @@ impl Sweeper {
     async fn sweep_batches(&self, dead: Dead, limit: NonZeroU32, entries: u32) -> Option<Swept> {
         let started = clock::monotonic();
         let (command, removed_total) = match dead {
-            Dead::Expired => (Command::Sweep { limit, grace: self.grace }, "ttl_swept_items_total"),
+            Dead::Expired => (
+                Command::Sweep { limit, grace: self.service.purge_grace() },
+                "ttl_swept_items_total",
+            ),
             Dead::Cleared => (Command::SweepCleared { limit }, "cleared_items_removed_total"),
         };
         let proposed = (0..entries).map(|_| self.propose(command.clone()));
-        let effects: Option<Vec<CommandEffect>> = join_all(proposed).await.into_iter().collect();
+        let effects: Option<Vec<_>> = join_all(proposed).await.into_iter().collect();
         let took = started.elapsed();
         let nothing = Swept {
             limit,
-            entries,
             removed: 0,
             trimmed: 0,
             more: true,
             charge: Charge::ZERO,
+            applying: Duration::ZERO,
             took,
         };
         let swept = effects?.iter().fold(nothing, Swept::and);
         metrics::counter!(removed_total).increment(u64::from(swept.removed));
+        if dead == Dead::Expired {
+            self.service.meter().note_removed(swept.removed, clock::monotonic());
+        }
         let (Swept { removed, trimmed, more, .. }, group) = (&swept, self.service.group().group());
         debug!(%group, ?dead, entries, removed, trimmed, more, ?took, "swept");
         Some(swept)
     }
 
-    /// Counts what waits, for the gauges, now and then.
-    async fn count_backlog(&self, pace: &mut Pace) {
-        let now = clock::monotonic();
-        if pace.counted_at.is_some_and(|at| now < at + COUNT_EVERY) {
+    /// The last second that has surely begun.
+    fn second(&self) -> Seconds {
+        self.clock.now().interval.lo().floor_seconds()
+    }
+
+    /// What is due stays for now. Once a second the log is made to say that it is dead, as by a sweep, so
+    /// that no reader waits for that; and it is counted.
+    async fn keep(&self, pace: &mut Pace) {
+        let second = self.second();
+        if pace.counted_in == second {
             return;
         }
-        pace.counted_at = Some(now);
+        let machine = self.service.group().machine().clone();
+        match self.executor.run(move || machine.next_due()).await {
+            Ok(next) if next.is_some_and(|next| next <= second) => {
+                self.propose(Command::AdvanceClock).await;
+            }
+            Ok(_) => {}
+            Err(fault) => crate::supervisor::fault(&fault.to_string()),
+        }
+        self.count_backlog(pace, second).await;
+    }
+
+    /// Counts what waits, for the gauges, if that was not done in this second.
+    async fn count_backlog(&self, pace: &mut Pace, second: Seconds) {
+        if pace.counted_in == second {
+            return;
+        }
+        pace.counted_in = second;
         let machine = self.service.group().machine();
         let (view, spec) = (machine.snapshot(), *machine.spec());
         match self.executor.run(move || view.backlog(&spec, COUNT_ROWS_MAX)).await {
@@ -285,29 +323,13 @@ impl Sweeper {
         }
     }
 
-    async fn advance(&self) {
-        let state = || self.service.group().machine().state();
-        let jumped_before = state().ttl().jumped_to();
-        self.propose(Command::AdvanceClock).await;
-        let jumped_to = state().ttl().jumped_to();
-        if jumped_to != jumped_before {
-            let group = self.service.group().group();
-            metrics::counter!("clock_jumps_vouched_total").increment(1);
-            warn!(
-                %group,
-                clock = jumped_to.map(|to| to.to_string()),
-                grace_ms = self.grace.0,
-                "the partition clock has jumped; expired items are kept on disk for a while"
-            );
-        }
-    }
-
-    /// The effect of a command; none, after a pause, if it was not executed.
-    async fn propose(&self, command: Command) -> Option<CommandEffect> {
-        let proposing = tokio::time::timeout(PROPOSAL_DEADLINE, self.service.propose(command));
+    /// The effect of a command, and how long applying it took; none, after a pause, if it was not executed.
+    async fn propose(&self, command: Command) -> Option<(CommandEffect, Duration)> {
+        let proposing =
+            tokio::time::timeout(PROPOSAL_DEADLINE, self.service.propose_timed(command));
         let lost = Err(PartitionError::Unknown("no outcome in time".to_string()));
         match proposing.await.unwrap_or(lost) {
-            Ok(outcome) => Some(outcome.effect),
+            Ok((outcome, applying)) => Some((outcome.effect, applying)),
             Err(PartitionError::Fault(reason)) => crate::supervisor::fault(&reason),
             Err(error) => {
                 debug!(group = %self.service.group().group(), %error, "not executed");
@@ -327,8 +349,10 @@ impl Sweeper {
 
 impl Pace {
     fn learn(&mut self, swept: &Swept) {
-        if swept.limit == self.batch {
-            self.batch = adapted(self.batch, swept.took / swept.entries);
+        // One that the budget or the end of the backlog cut short may have been quick for that.
+        let is_whole = swept.limit == self.batch && swept.more;
+        if is_whole || swept.applying > APPLY_TIME_MAX {
+            self.batch = adapted(self.batch, swept.applying);
         }
         if let Some(removed) = NonZeroU32::new(swept.removed) {
             self.mean = Charge(swept.charge.0.div_ceil(u64::from(removed.get())));
@@ -352,11 +376,11 @@ fn pause_after(swept: &Swept, grant: Grant, disturbs: bool) -> Duration {
     }
 }
 
-/// The size of the batch after one of this size that took so long.
-fn adapted(limit: NonZeroU32, took: Duration) -> NonZeroU32 {
-    if took > BATCH_TIME_MAX {
-        NonZeroU32::new(limit.get() / 2).unwrap_or(limit).max(BATCH_ITEMS)
-    } else if took < BATCH_TIME_MAX / 2 {
+/// The size of the batch after one of this size that took so long to apply.
+fn adapted(limit: NonZeroU32, applying: Duration) -> NonZeroU32 {
+    if applying > APPLY_TIME_MAX {
+        NonZeroU32::new(limit.get() / 2).unwrap_or(limit).max(BATCH_ITEMS_MIN)
+    } else if applying < APPLY_TIME_MAX / 2 {
         limit.saturating_mul(NonZeroU32::new(2).expect("not zero")).min(BATCH_ITEMS_MAX)
     } else {
         limit
@@ -375,16 +399,30 @@ mod tests {
             limit = adapted(limit, quick);
         }
         assert_eq!(limit, BATCH_ITEMS_MAX);
-        assert_eq!(adapted(limit, BATCH_TIME_MAX), limit);
+        assert_eq!(adapted(limit, APPLY_TIME_MAX), limit);
         for _ in 0..10 {
-            limit = adapted(limit, BATCH_TIME_MAX * 2);
+            limit = adapted(limit, APPLY_TIME_MAX * 2);
         }
-        assert_eq!(limit, BATCH_ITEMS);
+        assert_eq!(limit, BATCH_ITEMS_MIN);
     }
 
     fn swept(limit: u32, removed: u32, charge: Charge) -> Swept {
         let (limit, took) = (NonZeroU32::new(limit).unwrap(), Duration::from_millis(1));
-        Swept { limit, entries: 1, removed, trimmed: 0, more: true, charge, took }
+        Swept { limit, removed, trimmed: 0, more: true, charge, applying: took, took }
+    }
+
+    #[test]
+    fn a_batch_grows_only_after_a_whole_one_and_shrinks_after_any_that_takes_long() {
+        let mut pace = Pace::default();
+        let whole = swept(BATCH_ITEMS.get(), BATCH_ITEMS.get(), Charge(1));
+        pace.learn(&Swept { more: false, ..swept(BATCH_ITEMS.get(), 9, Charge(1)) });
+        assert_eq!(pace.batch, BATCH_ITEMS, "what was left was less");
+        pace.learn(&whole);
+        assert_eq!(pace.batch.get(), 2 * BATCH_ITEMS.get());
+        let long = Swept { more: false, applying: APPLY_TIME_MAX * 2, ..whole };
+        pace.learn(&long);
+        pace.learn(&long);
+        assert_eq!(pace.batch.get(), BATCH_ITEMS.get() / 2, "not the size it had at first");
     }
 
     #[test]

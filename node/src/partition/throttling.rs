@@ -14,10 +14,11 @@ use ephemeris_store::catalog::{
 use ephemeris_store::change_feed::FeedStart;
 use ephemeris_store::charge::Charge;
 use ephemeris_store::codec;
-use ephemeris_store::command::{Action, ItemWrite, Precondition};
+use ephemeris_store::command::{Action, Command, ItemWrite, Precondition};
 use ephemeris_store::document::Document;
 use ephemeris_store::engine::MemoryEngine;
 use ephemeris_store::ids::{DatabaseNumber, ItemId, NodeId, ResourceName};
+use ephemeris_store::indexing::{IndexRules, complete};
 use ephemeris_store::item::{ItemKey, LogicalPartition};
 use ephemeris_store::machine::{Entry, LogId, Machine as _};
 use ephemeris_store::partition::{Partition, PartitionState};
@@ -28,6 +29,7 @@ use ephemeris_store::ttl::{PolicyEpoch, TimeToLive, TtlField, TtlPolicy};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
+use super::indexer::Indexer;
 use super::simulation::{GROUP, replica, spec};
 use super::sweeper::Sweeper;
 use super::{
@@ -37,7 +39,7 @@ use super::{
 use crate::clock::{Instant, SystemClock, TimeSource, monotonic};
 use crate::placement::Directory;
 
-const SEED: u64 = 7;
+pub(super) const SEED: u64 = 7;
 /// The least a container can be given, in request units a second.
 const RATE: u32 = 400;
 /// So much that nothing waits.
@@ -69,12 +71,12 @@ struct Node {
 }
 
 /// A group of replicas, each with its service, sweeper and copy of the catalog.
-struct World {
+pub(super) struct World {
     nodes: Vec<Node>,
 }
 
 impl World {
-    async fn start(count: u32, burst: Burst) -> Self {
+    pub(super) async fn start(count: u32, burst: Burst) -> Self {
         let (network, started) = (MemoryNetwork::new(7), monotonic());
         let mut nodes = Vec::new();
         for number in 1..=count {
@@ -115,7 +117,7 @@ impl World {
         self.change_catalog(&CatalogCommand::ReplaceThroughput { offer: 1, throughput });
     }
 
-    async fn leader(&self) -> PartitionService {
+    pub(super) async fn leader(&self) -> PartitionService {
         until("a leader", async || {
             let services = self.nodes.iter().map(|node| &node.service);
             services
@@ -181,21 +183,21 @@ impl Node {
         let service = PartitionService::new(
             group.await.unwrap(),
             clock.clone(),
-            directory.clone(),
+            directory,
             Executor::Inline,
             Millis(0),
             burst,
         );
         let sweeper = Sweeper {
             service: service.clone(),
-            directory,
-            clock,
+            clock: clock.clone(),
             executor: Executor::Inline,
-            grace: Millis(0),
             term: 0,
         };
         let sweeping = tokio::task::spawn_local(sweeper.run());
-        Self { service, catalog, tasks: vec![writing, sweeping] }
+        let indexer = Indexer { service: service.clone(), clock };
+        let indexing = tokio::task::spawn_local(indexer.run());
+        Self { service, catalog, tasks: vec![writing, sweeping, indexing] }
     }
 }
 
@@ -368,6 +370,42 @@ fn an_idle_partition_is_swept_by_the_sizing_rule() {
         sleep(Duration::from_secs(10)).await;
         let swept = before - left();
         assert!((425..=469).contains(&swept), "{swept} in 10 s, not 447 ± 5 %");
+    });
+}
+
+/// Otherwise the first reader of each second would wait for the log, and nobody would see the backlog.
+#[test]
+fn what_is_due_and_has_to_stay_is_dead_by_the_log_and_counted() {
+    simulate(SEED, async {
+        let world = World::start(1, Burst::Off).await;
+        let service = world.leader().await;
+        world.change_catalog(&CatalogCommand::SetSweeping(Sweeping::Paused));
+        fill(&service, 50, 5).await;
+        assert_eq!(service.gauges().unwrap().backlog.items, 0);
+        sleep(Duration::from_secs(7)).await;
+        assert_eq!(service.gauges().unwrap().backlog.items, 50, "sweeping is paused");
+
+        let (_, world) = full_load(50, Duration::from_secs(10)).await;
+        let service = world.leader().await;
+        assert_eq!(service.gauges().unwrap().backlog.items, 50, "nothing is left over");
+    });
+}
+
+#[test]
+fn an_index_is_built_while_the_dead_have_to_stay() {
+    simulate(SEED, async {
+        let world = World::start(1, Burst::Off).await;
+        let service = world.leader().await;
+        world.change_catalog(&CatalogCommand::SetSweeping(Sweeping::Paused));
+        fill(&service, 50, 2).await;
+        sleep(Duration::from_secs(4)).await;
+        let rules = IndexRules::new(&complete(None).unwrap()).unwrap();
+        let set = Command::SetIndexPolicy { epoch: PolicyEpoch(2), rules };
+        service.propose(set).await.unwrap();
+        let index = || service.group().machine().index();
+        assert!(index().is_building(), "it is built beside the items");
+        until("the index to serve", async || (!index().is_building()).then_some(())).await;
+        assert_eq!(state(&service).items(), 51, "sweeping is paused");
     });
 }
 

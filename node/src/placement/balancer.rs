@@ -67,7 +67,7 @@ impl Balancer {
             return;
         }
         let wanted = catalog_voters(&members, &status.voters);
-        let result = if wanted == status.voters && !status.is_joint {
+        let result = if status.are_voters(&wanted) {
             let gone: BTreeSet<_> = status.learners.difference(&members).copied().collect();
             if gone.is_empty() {
                 return;

@@ -161,7 +161,7 @@ mod tests {
             term: 1,
             last: None,
             applied: None,
-            items: None,
+            stored: None,
             voters: voters.clone(),
             is_joint: false,
             learners: BTreeSet::new(),

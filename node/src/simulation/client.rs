@@ -1,17 +1,19 @@
 //! A client of the simulated cluster: one request after the other, through any gateway, and each
 //! answer judged by the laws.
 
+mod batch;
+mod feed;
 mod items;
 mod queries;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
 use ephemeris_store::ids::Lsn;
 use rand::RngExt as _;
 use rand::rngs::SmallRng;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use self::items::Level;
@@ -25,13 +27,18 @@ pub(super) const CLIENTS: u32 = 4;
 /// The one of them that changes the time to live of a container that it alone uses.
 pub(super) const FLIPPING: u32 = CLIENTS - 1;
 /// The time to live of the container that the others share.
-const SHARED: (&str, Policy) = ("items", Policy::Default(4));
+const SHARED_TTL: u32 = 4;
+const SHARED: (&str, Policy) = ("items", Policy::Default(SHARED_TTL));
+/// How long that container remembers what happened, in minutes: longer than a run takes.
+const RETENTION: u32 = 60;
+/// Values of the property that is unique in it, within a logical partition.
+const SLOTS: u64 = 4;
 /// Keys a client works on at a time.
 const KEYS: usize = 3;
 /// Logical partitions of a client, which lie in different partitions.
 const PARTITION_KEYS: u32 = 4;
-/// Entries in the index of an item that never expires: `id`, `_ts`, `pk`, `client`, `serial`, `ttl`.
-pub(super) const INDEX_ENTRIES: u64 = 6;
+/// Entries in the index of an item that never expires: `id`, `_ts`, `pk`, `client`, `serial`, `slot`, `ttl`.
+pub(super) const INDEX_ENTRIES: u64 = 7;
 /// A key that was written so often is retired, and looked at once more in the end.
 const WRITES_MAX: u32 = 10;
 /// The longest a client waits; at times it is in more of a hurry.
@@ -49,10 +56,13 @@ struct Item {
     partition_key: String,
     /// Of the last version.
     ttl: Option<i64>,
+    slot: Option<u64>,
     etag: Option<String>,
     /// Of an earlier version.
     old_etag: Option<String>,
     writes: u32,
+    /// The versions that this client deleted, by serial.
+    deleted: BTreeSet<u64>,
 }
 
 impl Item {
@@ -64,9 +74,11 @@ impl Item {
             id,
             partition_key,
             ttl: None,
+            slot: None,
             etag: None,
             old_etag: None,
             writes: 0,
+            deleted: BTreeSet::new(),
         }
     }
 
@@ -94,6 +106,8 @@ pub(super) struct Client {
     serial: u64,
     /// The session, by range.
     session: BTreeMap<String, u64>,
+    /// Where the history of the container begins, by range.
+    places: Vec<(String, String)>,
     /// When to end.
     until: Instant,
 }
@@ -117,6 +131,7 @@ impl Client {
             made: 0,
             serial: 0,
             session: BTreeMap::new(),
+            places: Vec::new(),
             until: monotonic(),
         };
         client.items = (0..KEYS).map(|_| client.new_item()).collect();
@@ -153,6 +168,10 @@ impl Client {
             Policy::NoDefault => definition["defaultTtl"] = json!(-1),
             Policy::Default(seconds) => definition["defaultTtl"] = json!(seconds),
         }
+        if !self.flips() {
+            definition["uniqueKeyPolicy"] = json!({ "uniqueKeys": [{ "paths": ["/slot"] }] });
+            definition["changeFeedPolicy"] = json!({ "retentionDuration": RETENTION });
+        }
         definition.to_string()
     }
 
@@ -175,7 +194,7 @@ impl Client {
             let which = self.rng.random_range(0..self.items.len());
             let is_absent = self.items[which].key.known() == Known::Absent;
             let stores = is_absent && self.rng.random_bool(0.6);
-            match self.rng.random_range(0..20) {
+            match self.rng.random_range(0..22) {
                 _ if stores => self.store(which).await,
                 0..3 if self.flips() => self.flip().await,
                 0..18 if self.flips() && self.rng.random_bool(0.5) => {
@@ -189,7 +208,9 @@ impl Client {
                 9..12 => self.read(which, Level::Strong).await,
                 12..15 => self.read(which, Level::Session).await,
                 15..18 => self.read(which, Level::Eventual).await,
-                _ => self.query(which).await,
+                18..20 => self.query(which).await,
+                20 => self.read_feed(which).await,
+                _ => self.batch(which).await,
             }
             self.retire();
             let pause = self.pause(which);
@@ -453,4 +474,10 @@ fn found(answer: Result<Answer, Lost>) -> Option<Answer> {
 fn entry_of(answer: &Answer) -> u64 {
     let lsn = answer.header("lsn").and_then(|text| text.parse().ok());
     lsn.unwrap_or_else(|| panic!("an answer without an entry: {answer:?}"))
+}
+
+/// True if a write was refused because another item has the slot.
+fn is_taken(error: &Value) -> bool {
+    let message = error["message"].as_str().unwrap_or_default();
+    message.contains("Unique index constraint violation")
 }

@@ -1,5 +1,6 @@
 //! What can break in a simulated world, and how some of it is put right again.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -93,17 +94,21 @@ pub(super) struct Demon {
     world: Rc<World>,
     rng: SmallRng,
     kinds: Vec<FaultKind>,
-    /// The node whose wall clock may be wrong. It is the same for the whole run: a sample is good for
-    /// a minute, so two clocks that are wrong in the same minute can both count as wrong at once,
-    /// which nobody promises to survive.
-    bad_clock: u32,
+    /// The nodes whose wall clocks may be wrong: a minority, and the same for the whole run. A sample is
+    /// good for a minute, so clocks that are wrong in the same minute can all count as wrong at once, and
+    /// nobody promises to survive it if those are most.
+    bad_clocks: BTreeSet<u32>,
 }
 
 impl Demon {
     pub(super) fn new(world: Rc<World>, mut rng: SmallRng) -> Self {
         let kinds = FaultKind::some(&mut rng);
-        let bad_clock = rng.random_range(world.numbers());
-        Self { world, rng, kinds, bad_clock }
+        let count = rng.random_range(1..=(world.options.nodes - 1) / 2);
+        let mut bad_clocks = BTreeSet::new();
+        while bad_clocks.len() < count as usize {
+            bad_clocks.insert(rng.random_range(world.numbers()));
+        }
+        Self { world, rng, kinds, bad_clocks }
     }
 
     /// Breaks something and repairs something, for so long.
@@ -199,24 +204,29 @@ impl Demon {
         }
     }
 
-    /// Sets the run's one bad wall clock, wrong or right, fast, slow or standing still, and moves the
-    /// others within what counts as right.
+    /// Sets the run's bad wall clocks, all alike or each in its own way, and moves the others within what
+    /// counts as right.
     fn set_clocks(&mut self) {
+        let alike = self.rng.random_bool(0.5).then(|| self.some_wrong());
+        for number in self.world.numbers() {
+            let small = self.rng.random_range(-ERROR_MICROS..=ERROR_MICROS);
+            let (error, pace) = if self.bad_clocks.contains(&number) {
+                alike.unwrap_or_else(|| self.some_wrong())
+            } else {
+                (0, 0)
+            };
+            self.world.time(number).set_wall(error + small, pace);
+        }
+    }
+
+    /// How far a bad clock is off and how fast it is: wrong or right, fast, slow or standing still.
+    fn some_wrong(&mut self) -> (i64, i64) {
         let year = 365 * 86_400_000_000_i64;
         let errors = [0, 1_000_000, 5_000_000, 3_600_000_000, year, 80 * year];
         let error = errors[self.rng.random_range(0..errors.len())];
         let sign = if self.rng.random_bool(0.5) { 1 } else { -1 };
         let paces = [0, 0, 0, -1_000_000, -500_000, 500_000, 1_000_000];
-        let pace = paces[self.rng.random_range(0..paces.len())];
-        for number in self.world.numbers() {
-            let small = self.rng.random_range(-ERROR_MICROS..=ERROR_MICROS);
-            let time = self.world.time(number);
-            if number == self.bad_clock {
-                time.set_wall(sign * error + small, pace);
-            } else {
-                time.set_wall(small, 0);
-            }
-        }
+        (sign * error, paces[self.rng.random_range(0..paces.len())])
     }
 
     /// Has a node hand a group to another.

@@ -1,51 +1,195 @@
-//! One seed is one run, in every process: what a seed found can be found again.
+//! One seed is one run, in every process: everything that is traced is the same. What a seed found can be
+//! found again.
+//!
+//! Each seed runs in two fresh processes, whose hash maps have other keys and whose memory lies elsewhere.
+//! `SEEDS=100 cargo nextest run --workspace the_same_run_in_every_process` runs more of them.
 
+use std::collections::BTreeSet;
+use std::fmt::{self, Write as _};
 use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hasher as _};
+use std::io::{BufWriter, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ephemeris_raft::testing::simulate;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Metadata, Subscriber, span};
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::{Context, SubscriberExt as _};
+use tracing_subscriber::{Layer, registry};
 
 /// Seeds run when nothing else is said.
-const SEEDS: u64 = 4;
+const SEEDS: u64 = 20;
 /// Tells a child which seed to run.
-const SEED_VARIABLE: &str = "WHOLE_NODES_SEED";
-/// Tells a child where to write what happened.
-const FILE_VARIABLE: &str = "WHOLE_NODES_FILE";
+const SEED_VARIABLE: &str = "DETERMINISM_SEED";
+/// Tells a child where to write what it traced.
+const FILE_VARIABLE: &str = "DETERMINISM_FILE";
+/// Fewer events tell nothing.
+const EVENTS_MIN: u64 = 1000;
+/// How a time of the day looks.
+const SHAPE: &str = "00:00:00.000000";
 const TEST: &str =
     "simulation::determinism::a_seed_of_whole_nodes_is_the_same_run_in_every_process";
 
-/// Each seed runs in two fresh processes, whose hash maps have other keys and whose memory lies
-/// elsewhere; every request, its answer and the microsecond of both must be the same.
+/// Of the finest events there are none but openraft's, and very many of those.
 #[test]
 fn a_seed_of_whole_nodes_is_the_same_run_in_every_process() {
+    check(TEST, LevelFilter::DEBUG, |seed| {
+        simulate(seed, super::run(seed));
+    });
+}
+
+/// Runs seeds in two processes each, and checks that they trace the same, up to a level. `test` is the whole
+/// name of the test that calls this: it is what the processes run.
+pub(crate) fn check(test: &str, level: LevelFilter, run: impl FnOnce(u64)) {
     if let Some(seed) = super::number(SEED_VARIABLE) {
-        let path = std::env::var_os(FILE_VARIABLE).expect("a child is told where to write");
-        let file = File::create(path).expect("the file is writable");
-        simulate(seed, super::run(seed, Some(file)));
-        return;
+        return trace(level, || run(seed));
     }
+    let seeds = super::number("SEEDS").unwrap_or(SEEDS);
+    let mut digests = BTreeSet::new();
+    for seed in 0..seeds {
+        let children = [spawn(test, seed, None), spawn(test, seed, None)];
+        let [first, second] = children.map(digest);
+        assert!(first == second, "seed {seed} is two runs: {}", first_difference(test, seed));
+        digests.insert(first);
+    }
+    assert_eq!(digests.len() as u64, seeds, "different seeds are different runs");
+}
+
+fn spawn(test: &str, seed: u64, file: Option<&Path>) -> Child {
+    let this = std::env::current_exe().expect("tests know what they are");
+    let mut command = Command::new(this);
+    command.args(["--exact", test, "--nocapture"]).env(SEED_VARIABLE, seed.to_string());
+    if let Some(file) = file {
+        command.env(FILE_VARIABLE, file);
+    }
+    command.stdout(Stdio::piped()).spawn().expect("a child starts")
+}
+
+/// The line a child ends with.
+fn digest(child: Child) -> String {
+    let output = child.wait_with_output().expect("a child ends");
+    assert!(output.status.success(), "a child failed");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let line = text.lines().find_map(|line| line.split_once("digest: "));
+    line.expect("a child says what it traced").1.to_string()
+}
+
+/// Runs a seed twice more, and tells where the two runs part.
+fn first_difference(test: &str, seed: u64) -> String {
     let directory = tempfile::tempdir().expect("a directory");
-    for seed in 0..super::number("SEEDS").unwrap_or(SEEDS) {
-        let paths = ["first", "second"].map(|name| directory.path().join(name));
-        let children = paths.each_ref().map(|path| spawn(seed, path));
-        for mut child in children {
-            assert!(child.wait().expect("a child ends").success(), "seed {seed} failed");
-        }
-        let texts = paths.map(|path| fs::read_to_string(path).expect("a child wrote it"));
-        let requests = texts[0].lines().filter(|line| line.contains(" client ")).count();
-        assert!(requests > 100, "{requests} requests are too few to tell anything");
-        let mut lines = texts[0].lines().zip(texts[1].lines());
-        let parted = lines.find(|(first, second)| first != second);
-        assert_eq!(parted, None, "seed {seed} is two runs");
-        assert_eq!(texts[0].len(), texts[1].len(), "seed {seed} is two runs");
+    let paths = ["first", "second"].map(|name| directory.path().join(name));
+    let children = paths.each_ref().map(|path| spawn(test, seed, Some(path)));
+    let _ = children.map(digest);
+    let texts = paths.map(|path| fs::read_to_string(path).expect("a child wrote it"));
+    let mut lines = texts[0].lines().zip(texts[1].lines()).enumerate();
+    match lines.find(|(_, (first, second))| first != second) {
+        Some((at, (first, second))) => format!("line {at}\n{first}\n{second}"),
+        None => "not so when asked again".to_string(),
     }
 }
 
-fn spawn(seed: u64, path: &Path) -> Child {
-    let this = std::env::current_exe().expect("tests know what they are");
-    let mut command = Command::new(this);
-    command.args(["--exact", TEST]).env(SEED_VARIABLE, seed.to_string());
-    command.env(FILE_VARIABLE, path).env_remove("RUST_LOG").stdout(Stdio::null());
-    command.spawn().expect("a child starts")
+/// Runs something and prints a digest of everything that was traced.
+fn trace(level: LevelFilter, run: impl FnOnce()) {
+    let recorder = Recorder::default();
+    tracing::subscriber::set_global_default(registry().with(level).with(recorder.clone()))
+        .expect("a fresh process has no subscriber");
+    run();
+    let mut record = recorder.lock();
+    if let Some(file) = &mut record.file {
+        file.flush().expect("the disk has room");
+    }
+    let (hash, events) = (record.hasher.finish(), record.events);
+    assert!(events > EVENTS_MIN, "{events} events are too few to tell anything");
+    println!("\ndigest: {hash:016x} {events}");
+}
+
+/// Hashes what is traced.
+#[derive(Clone, Default)]
+struct Recorder(Arc<Mutex<Record>>);
+
+struct Record {
+    hasher: DefaultHasher,
+    events: u64,
+    line: Line,
+    file: Option<BufWriter<File>>,
+}
+
+impl Default for Record {
+    fn default() -> Self {
+        let file = std::env::var_os(FILE_VARIABLE)
+            .map(|path| BufWriter::new(File::create(path).expect("the file is writable")));
+        Self { hasher: DefaultHasher::new(), events: 0, line: Line::default(), file }
+    }
+}
+
+/// What one event says.
+#[derive(Default)]
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        write!(self.0, " {}={value:?}", field.name()).expect("strings grow");
+    }
+}
+
+impl Recorder {
+    fn lock(&self) -> MutexGuard<'_, Record> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn record(&self, kind: &str, metadata: &Metadata<'_>, visit: impl FnOnce(&mut Line)) {
+        let mut record = self.lock();
+        let mut line = std::mem::take(&mut record.line);
+        line.0.clear();
+        write!(line.0, "{kind} {} {}", metadata.target(), metadata.name()).expect("strings grow");
+        visit(&mut line);
+        hide_times(&mut line.0);
+        record.hasher.write(line.0.as_bytes());
+        record.events += 1;
+        if let Some(file) = &mut record.file {
+            writeln!(file, "{}", line.0).expect("the disk has room");
+        }
+        record.line = line;
+    }
+}
+
+impl<S: Subscriber> Layer<S> for Recorder {
+    fn on_new_span(&self, span: &span::Attributes<'_>, _: &span::Id, _: Context<'_, S>) {
+        self.record("span", span.metadata(), |line| span.record(line));
+    }
+
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        self.record("event", event.metadata(), |line| event.record(line));
+    }
+}
+
+/// Blanks what openraft makes of instants: how they are kept, and, with the help of the wall clock, times of
+/// the day.
+fn hide_times(line: &mut String) {
+    for before in ["tv_sec: ", "tv_nsec: "] {
+        let mut from = 0;
+        while let Some(found) = line[from..].find(before) {
+            from += found + before.len();
+            let digits = line[from..].bytes().take_while(u8::is_ascii_digit).count();
+            line.replace_range(from..from + digits, "");
+        }
+    }
+    // A time of the day is found by its point.
+    let mut from = 0;
+    while let Some(found) = line[from..].find('.') {
+        let start = (from + found).saturating_sub(8);
+        from += found + 1;
+        let is_time = |text: &[u8]| {
+            text.iter().zip(SHAPE.as_bytes()).all(|(found, shape)| match shape {
+                b'0' => found.is_ascii_digit(),
+                other => found == other,
+            })
+        };
+        if line.as_bytes().get(start..start + SHAPE.len()).is_some_and(is_time) {
+            line.replace_range(start..start + SHAPE.len(), SHAPE);
+        }
+    }
 }

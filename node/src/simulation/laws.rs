@@ -196,13 +196,34 @@ impl Key {
 
     /// Whoever proposed the write took the version to be alive, by a clock that may lag.
     pub(crate) fn saw_alive_at_apply(&self, span: Span, what: &str) {
-        let lag = i128::try_from(WIDTH_MAX.as_micros()).expect("seconds");
         match self.known {
             Known::Absent => panic!("{} {what}, but it was gone", self.name),
             Known::Version { expiry, .. } => {
-                let late = i128::from(span.call) - i128::from(expiry);
-                assert!(late <= lag, "{} {what} {late} µs late", self.name);
+                let late = late_at_apply(span, expiry);
+                assert!(late <= 0, "{} {what} {late} µs late", self.name);
             }
         }
     }
+
+    /// True if whoever proposes a write may take the version to be alive, by a clock that may lag.
+    pub(crate) fn may_be_alive_at_apply(&self, span: Span) -> bool {
+        match self.known {
+            Known::Absent => false,
+            Known::Version { expiry, .. } => late_at_apply(span, expiry) <= 0,
+        }
+    }
+
+    /// True if the version is alive for as long as the request takes.
+    pub(crate) fn is_surely_alive(&self, span: Span) -> bool {
+        match self.known {
+            Known::Absent => false,
+            Known::Version { expiry, .. } => expiry > span.ret,
+        }
+    }
+}
+
+/// How much later than the clock may lag a request began that takes a version to be alive, in microseconds.
+fn late_at_apply(span: Span, expiry: i64) -> i128 {
+    let lag = i128::try_from(WIDTH_MAX.as_micros()).expect("seconds");
+    i128::from(span.call) - i128::from(expiry) - lag
 }

@@ -1,7 +1,7 @@
 //! Scenarios that need whole nodes, told one by one. The names carry the T-numbers of
 //! `docs/TESTING.md`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -23,12 +23,13 @@ const SHORT: Duration = Duration::from_secs(20);
 const HOUR: Duration = Duration::from_hours(1);
 /// Gateways accept dates that are not further off.
 const TEN_MINUTES_MICROS: i64 = 600_000_000;
+const SECOND_MICROS: i64 = 1_000_000;
 
 /// Runs a scenario in simulated time, with clocks that are right.
 fn scenario<F: Future<Output = ()>>(options: Options, tell: impl FnOnce(Scene) -> F) {
     show_what_happens();
     simulate(1, async {
-        let world = World::new(1, options, None);
+        let world = World::new(1, options);
         world.heal().await;
         let http = HttpClient::new(&world.network, 0);
         tell(Scene { world, http }).await;
@@ -90,36 +91,78 @@ impl Scene {
     }
 
     async fn put(&mut self, node: u32, id: &str, ttl: i64) {
-        let headers = [KEY, ("x-ms-documentdb-is-upsert", "true")];
-        let body = json!({ "id": id, "pk": "p", "ttl": ttl });
+        self.put_in("p", node, id, ttl).await;
+    }
+
+    /// Writes an item of a logical partition; what the client is told.
+    async fn put_in(&mut self, pk: &str, node: u32, id: &str, ttl: i64) -> Answer {
+        let key = format!("[\"{pk}\"]");
+        let headers = [(KEY, key.as_str()), ("x-ms-documentdb-is-upsert", "true")];
+        let body = json!({ "id": id, "pk": pk, "ttl": ttl });
         let deadline = monotonic() + PATIENCE;
-        while !matches!(
-            self.ask(node, "POST", DOCS, &headers, &body).await,
-            Ok(Answer { status: 200 | 201, .. })
-        ) {
+        loop {
+            let answer = self.ask(node, "POST", DOCS, &headers, &body).await;
+            if let Ok(answer @ Answer { status: 200 | 201, .. }) = answer {
+                return answer;
+            }
             assert!(monotonic() < deadline, "not written:\n{}", self.world.describe());
             sleep(Duration::from_millis(50)).await;
         }
     }
 
-    /// What a node finds at each level of consistency: 200 or 404.
-    async fn finds(&mut self, node: u32, id: &str) -> BTreeSet<u16> {
-        let mut found = BTreeSet::new();
-        for level in ["Strong", "Session", "Eventual"] {
-            let deadline = monotonic() + PATIENCE;
-            loop {
-                let headers = [KEY, ("x-ms-consistency-level", level)];
-                let path = format!("{DOCS}/{id}");
-                let answer = self.ask(node, "GET", &path, &headers, &Value::Null).await;
-                if let Ok(Answer { status: status @ (200 | 404), .. }) = answer {
-                    found.insert(status);
-                    break;
-                }
-                assert!(monotonic() < deadline, "{answer:?}\n{}", self.world.describe());
-                sleep(Duration::from_millis(20)).await;
+    /// Two logical partitions that lie in different partitions.
+    async fn far_apart(&mut self) -> [String; 2] {
+        let mut found = BTreeMap::new();
+        for number in 0..100 {
+            let pk = format!("p{number}");
+            let answer = self.put_in(&pk, 1, "probe", -1).await;
+            let token = answer.header("x-ms-session-token").unwrap_or_default();
+            let (range, _) = token.split_once(':').expect("a token of one partition");
+            found.entry(range.to_string()).or_insert(pk);
+            if found.len() == 2 {
+                break;
             }
         }
+        let found: Vec<String> = found.into_values().collect();
+        found.try_into().expect("hashes lead to both partitions")
+    }
+
+    /// What a node finds at each level of consistency: 200 or 404.
+    async fn finds(&mut self, node: u32, id: &str) -> BTreeSet<u16> {
+        self.finds_in("p", node, id).await
+    }
+
+    /// What a node finds in a logical partition at each level of consistency.
+    async fn finds_in(&mut self, pk: &str, node: u32, id: &str) -> BTreeSet<u16> {
+        let mut found = BTreeSet::new();
+        for level in ["Strong", "Session", "Eventual"] {
+            found.insert(self.finds_at(level, pk, node, id).await);
+        }
         found
+    }
+
+    /// What a node finds in a logical partition at one level of consistency.
+    async fn finds_at(&mut self, level: &str, pk: &str, node: u32, id: &str) -> u16 {
+        let key = format!("[\"{pk}\"]");
+        let headers = [(KEY, key.as_str()), ("x-ms-consistency-level", level)];
+        let path = format!("{DOCS}/{id}");
+        let deadline = monotonic() + PATIENCE;
+        loop {
+            let answer = self.ask(node, "GET", &path, &headers, &Value::Null).await;
+            if let Ok(Answer { status: status @ (200 | 404), .. }) = answer {
+                return status;
+            }
+            assert!(monotonic() < deadline, "{answer:?}\n{}", self.world.describe());
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Sleeps until true time has come so far beyond a second, in microseconds.
+    async fn until(&self, second: i64, beyond: i64) {
+        let left = second * SECOND_MICROS + beyond - self.world.truth();
+        if let Ok(left) = u64::try_from(left) {
+            sleep(Duration::from_micros(left)).await;
+        }
     }
 
     /// Cuts nodes off from all other nodes.
@@ -159,11 +202,16 @@ impl Scene {
 }
 
 const DOCS: &str = "/dbs/d/colls/c/docs";
-const KEY: (&str, &str) = ("x-ms-documentdb-partitionkey", "[\"p\"]");
+const KEY: &str = "x-ms-documentdb-partitionkey";
 
 fn definition(default_ttl: i64) -> Value {
     let key = json!({ "paths": ["/pk"], "kind": "Hash", "version": 2 });
     json!({ "id": "c", "partitionKey": key, "defaultTtl": default_ttl })
+}
+
+/// The second in which an item was written, as the client is told.
+fn stamp(answer: &Answer) -> i64 {
+    answer.json()["_ts"].as_i64().expect("an item has a stamp")
 }
 
 /// Two nodes of the one set of three, not both of them in the other.
@@ -294,4 +342,40 @@ fn t55_a_node_made_anew_with_a_slow_clock_shows_nothing_that_has_expired() {
         assert_eq!(scene.finds(3, "short").await, [404].into());
         assert_eq!(scene.finds(3, "long").await, [200].into());
     });
+}
+
+/// T57: two partitions have an item each that expires in the same second. Once one of them has said that its
+/// item is gone, nobody is shown the other's, through any node, at any level, whichever clock is slow.
+#[test]
+fn t57_what_one_partition_calls_gone_the_other_does_not_show() {
+    const LIFETIME: i64 = 10;
+    for slow in 1..=3 {
+        scenario(Options::plain(), async |mut scene| {
+            scene.create_container(-1).await;
+            let [near, far] = scene.far_apart().await;
+            scene.world.time(slow).set_wall(-2 * SECOND_MICROS, 0);
+            let expiry = stamp(&scene.put_in(&far, 1, "b", LIFETIME).await) + LIFETIME;
+            // The same second, in whichever it is written.
+            let mut ttl = LIFETIME;
+            loop {
+                let written = stamp(&scene.put_in(&near, 1, "a", ttl).await);
+                if written + ttl == expiry {
+                    break;
+                }
+                ttl = expiry - written;
+            }
+            scene.until(expiry, -SECOND_MICROS).await;
+            assert_eq!(scene.finds_in(&near, 1, "a").await, [200].into());
+            assert_eq!(scene.finds_in(&far, 1, "b").await, [200].into());
+            scene.until(expiry, -SECOND_MICROS / 20).await;
+            let deadline = monotonic() + PATIENCE;
+            while scene.finds_at("Strong", &near, 1, "a").await == 200 {
+                assert!(monotonic() < deadline, "not gone:\n{}", scene.world.describe());
+            }
+            for node in scene.world.numbers() {
+                let found = scene.finds_in(&far, node, "b").await;
+                assert_eq!(found, [404].into(), "at node {node}, node {slow} is slow");
+            }
+        });
+    }
 }

@@ -3,8 +3,6 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::Write as _;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -88,7 +86,8 @@ pub(super) struct World {
     nodes: RefCell<Vec<SimulatedNode>>,
     /// What replicas looked like, by group and the entry they had applied last.
     states: RefCell<BTreeMap<(GroupId, Option<u64>), PartitionState>>,
-    history: RefCell<History>,
+    /// How often what happened.
+    counts: RefCell<BTreeMap<&'static str, u64>>,
 }
 
 /// What survives a crash of a node, and what runs on it.
@@ -106,15 +105,9 @@ struct Process {
     server: Rc<RefCell<Option<Server>>>,
 }
 
-/// Everything that happened, as text if somebody wants to read it, and how often what did.
-struct History {
-    file: Option<File>,
-    counts: BTreeMap<&'static str, u64>,
-}
-
 impl World {
     /// A world whose nodes are booting.
-    pub(super) fn new(seed: u64, options: Options, file: Option<File>) -> Rc<Self> {
+    pub(super) fn new(seed: u64, options: Options) -> Rc<Self> {
         let started = monotonic();
         let mut rng = SmallRng::seed_from_u64(seed);
         let network = SimulatedNetwork::new(seed);
@@ -126,9 +119,8 @@ impl World {
             SimulatedNode { time, disks: Disks::new(), is_excused: false, process: None }
         };
         let nodes = RefCell::new((0..options.nodes).map(node).collect());
-        let history = RefCell::new(History { file, counts: BTreeMap::new() });
-        let states = RefCell::default();
-        let world = Rc::new(Self { network, options, started, nodes, states, history });
+        let (states, counts) = (RefCell::default(), RefCell::default());
+        let world = Rc::new(Self { network, options, started, nodes, states, counts });
         world.numbers().for_each(|number| world.boot(number));
         world
     }
@@ -148,24 +140,19 @@ impl World {
         act(&mut self.nodes.borrow_mut()[number as usize - 1])
     }
 
-    /// Writes into the history what happens.
+    /// Traces what happens.
     pub(super) fn note(&self, what: std::fmt::Arguments<'_>) {
-        let line = format!("{} {what}", self.truth() - EPOCH_MICROS);
-        let mut history = self.history.borrow_mut();
-        tracing::debug!(target: "simulation", "{line}");
-        if let Some(file) = &mut history.file {
-            writeln!(file, "{line}").expect("the disk has room");
-        }
+        tracing::debug!(target: "simulation", "{} {what}", self.truth() - EPOCH_MICROS);
     }
 
     /// Counts something that should happen sometimes.
     pub(super) fn count(&self, what: &'static str) {
-        *self.history.borrow_mut().counts.entry(what).or_default() += 1;
+        *self.counts.borrow_mut().entry(what).or_default() += 1;
     }
 
     /// How often what happened.
     pub(super) fn counts(&self) -> BTreeMap<&'static str, u64> {
-        self.history.borrow().counts.clone()
+        self.counts.borrow().clone()
     }
 
     fn config(&self, number: u32) -> NodeConfig {

@@ -1,13 +1,15 @@
 //! When the next item falls due: derived from the state, kept in memory, never replicated.
 //!
 //! The leader's sweeper sleeps until then. Writes can only bring the moment closer, which `apply`
-//! notes; a sweep or a change of policy moves it, which a few seeks find out.
+//! notes; a sweep or a change of policy moves it, which a few seeks find out. So do they when the item
+//! behind those that are dead falls due, for a sweeper that may not remove them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::Partition;
-use crate::engine::Fault;
-use crate::item::{VersionRow, expiry_place};
+use super::{Partition, PartitionState, SweepCursors};
+use crate::engine::{Fault, KeyRange};
+use crate::ids::Lsn;
+use crate::item::{FeedPosition, OwnExpiry, VersionRow, expiry_place, feed_key};
 use crate::time::Seconds;
 use crate::ttl::TtlPolicy;
 
@@ -15,6 +17,8 @@ use crate::ttl::TtlPolicy;
 pub(super) struct Due(AtomicU64);
 
 const NOTHING: u64 = u64::MAX;
+/// Later than any item expires.
+const SECOND_MAX: Seconds = Seconds(u64::MAX - 1);
 
 impl Default for Due {
     fn default() -> Self {
@@ -57,6 +61,25 @@ impl Partition {
         Ok(self.due())
     }
 
+    /// The earliest second behind the partition clock's in which an item may fall due, whatever waits to be
+    /// swept; none if nothing ever will, unless something is written.
+    pub fn next_due(&self) -> Result<Option<Seconds>, Fault> {
+        let state = self.state();
+        let default = match state.ttl.policy() {
+            TtlPolicy::Off => return Ok(None),
+            TtlPolicy::NoDefault => None,
+            TtlPolicy::Default(seconds) => Some(seconds.get()),
+        };
+        let dead = OwnExpiry::end_of(state.ttl.clock().floor_seconds());
+        let behind = SweepCursors { own: Some(dead), ..state.swept };
+        let own = self.first_expiry(&behind.unswept_own(&self.spec, SECOND_MAX))?;
+        let inheriting = match default {
+            Some(seconds) => self.first_undead(&state)?.map(|ts| ts.plus(seconds)),
+            None => None,
+        };
+        Ok([own, inheriting].into_iter().flatten().min())
+    }
+
     /// The first expiry among the items with their own `ttl` that were not swept.
     fn due_own(&self) -> Result<Option<Seconds>, Fault> {
         let state = self.state();
@@ -65,20 +88,17 @@ impl Partition {
                 Some(floor) => floor,
                 None => return Ok(None),
             },
-            TtlPolicy::NoDefault | TtlPolicy::Default(_) => Seconds(u64::MAX - 1),
+            TtlPolicy::NoDefault | TtlPolicy::Default(_) => SECOND_MAX,
         };
-        let range = state.swept.unswept_own(&self.spec, through);
-        let first = self.engine.scan(&range).next().transpose()?;
-        first.map(|(key, _)| Ok(expiry_place(&key)?.second)).transpose()
+        self.first_expiry(&state.swept.unswept_own(&self.spec, through))
     }
 
     /// The earliest second in which an inheriting item can fall due: items die in the order of their
     /// last write, so the first one that was not passed bounds them all.
     fn due_inheriting(&self) -> Result<Option<Seconds>, Fault> {
         let state = self.state();
-        let range = state.swept.unswept_feed(&self.spec);
-        let Some(row) = self.engine.scan(&range).next() else { return Ok(None) };
-        let first = VersionRow::decode(&row?.1)?.stamp.ts;
+        let first = self.first_version(&state.swept.unswept_feed(&self.spec))?;
+        let Some(first) = first.map(|version| version.stamp.ts) else { return Ok(None) };
         if state.ttl.inheriting_dead_through().is_some_and(|through| first <= through) {
             return Ok(Some(state.ttl.clock().floor_seconds()));
         }
@@ -86,5 +106,113 @@ impl Partition {
             TtlPolicy::Default(seconds) => Some(first.plus(seconds.get())),
             TtlPolicy::Off | TtlPolicy::NoDefault => None,
         })
+    }
+
+    /// The stamp of the first version in the feed that would not be dead if it inherited.
+    fn first_undead(&self, state: &PartitionState) -> Result<Option<Seconds>, Fault> {
+        let through = state.ttl.inheriting_dead_through();
+        let feed = state.swept.unswept_feed(&self.spec);
+        let mut start = state.swept.inheriting.map_or(0, |passed| passed.lsn.0);
+        let (mut end, mut found) = (state.lsn().0 + 1, None);
+        // Stamps never go back along the log: its entries can be searched by halves.
+        while start < end {
+            let middle = u64::midpoint(start, end);
+            let position = FeedPosition { lsn: Lsn(middle), operation: 0 };
+            let part = feed.clone().from(feed_key(self.spec.group, position));
+            match self.first_version(&part)?.map(|version| version.stamp) {
+                Some(stamp) if through.is_some_and(|through| stamp.ts <= through) => {
+                    start = stamp.lsn.0 + 1;
+                }
+                first => (end, found) = (middle, first.map(|stamp| stamp.ts)),
+            }
+        }
+        Ok(found)
+    }
+
+    /// The second of the first row in a part of the order of expiry.
+    fn first_expiry(&self, range: &KeyRange) -> Result<Option<Seconds>, Fault> {
+        let first = self.engine.scan(range).next().transpose()?;
+        first.map(|(key, _)| Ok(expiry_place(&key)?.second)).transpose()
+    }
+
+    /// The first row in a part of the feed.
+    fn first_version(&self, range: &KeyRange) -> Result<Option<VersionRow>, Fault> {
+        let first = self.engine.scan(range).next().transpose()?;
+        first.map(|(_, version)| VersionRow::decode(&version)).transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::codec;
+    use crate::command::{Action, Command, ItemWrite, Precondition, Proposal};
+    use crate::document::Document;
+    use crate::engine::MemoryEngine;
+    use crate::ids::{ContainerNumber, DatabaseNumber, GroupId, ItemId};
+    use crate::item::ItemKey;
+    use crate::machine::{Entry, LogId, Machine as _};
+    use crate::partition::PartitionSpec;
+    use crate::partition_key::{KeyDefinition, KeyKind, PartitionKey, SlotRange};
+    use crate::time::{ClockInterval, Millis};
+    use crate::ttl::{PolicyEpoch, TimeToLive, TtlField};
+
+    fn partition() -> Partition {
+        let container = ContainerNumber { database: DatabaseNumber(1), number: 1 };
+        let spec = PartitionSpec { group: GroupId(1), container, slots: SlotRange::ALL };
+        Partition::open(Arc::new(MemoryEngine::new()), spec).unwrap()
+    }
+
+    fn apply(partition: &Partition, second: u64, command: Command) {
+        let now = ClockInterval::exact(Seconds(second).start());
+        let bytes = codec::encode(&Proposal { now, vouchers: None, command });
+        let index = partition.progress().applied.map_or(0, |applied| applied.index + 1);
+        partition.apply(LogId { term: 1, index }, Entry::Command(&bytes)).unwrap();
+    }
+
+    fn upsert(id: &str, ttl: Option<i64>) -> Command {
+        let definition = KeyDefinition { kind: KeyKind::HashV2, paths: vec![vec!["pk".into()]] };
+        let value = PartitionKey::parse("[1]").unwrap();
+        let id = ItemId::try_from(id.to_string()).unwrap();
+        let key = ItemKey::new(&definition.place(&value), &value, &id);
+        let valid = |ttl| TtlField::Valid(TimeToLive::from_seconds(ttl).unwrap());
+        let ttl = ttl.map_or(TtlField::Absent, valid);
+        let action = Action::Upsert(Document { body: b"{}".to_vec(), ttl, indexed_values: 0 });
+        Command::Write(vec![ItemWrite { key, precondition: Precondition::None, action }])
+    }
+
+    fn set_default(seconds: u32, epoch: u64) -> Command {
+        let policy = TtlPolicy::Default(NonZeroU32::new(seconds).unwrap());
+        Command::SetTtlPolicy { epoch: PolicyEpoch(epoch), policy, retention: None }
+    }
+
+    #[test]
+    fn what_falls_due_next_is_found_behind_what_is_dead_and_not_swept() {
+        let partition = partition();
+        let next = || partition.next_due().unwrap().map(|Seconds(second)| second);
+        apply(&partition, 100, upsert("off", Some(5)));
+        assert_eq!(next(), None, "nothing expires");
+        apply(&partition, 100, set_default(50, 1));
+        assert_eq!(next(), Some(105));
+        for second in 101..=120 {
+            apply(&partition, second, upsert(&format!("default{second}"), None));
+        }
+        apply(&partition, 120, upsert("own", Some(32)));
+        // "off" is dead, and nobody sweeps. Its row in the feed stands for 150.
+        let mut seen = Vec::new();
+        while let Some(second) = next() {
+            seen.push(second);
+            apply(&partition, second, Command::AdvanceClock);
+        }
+        assert_eq!(seen, (150..=170).collect::<Vec<u64>>());
+        assert_eq!(partition.find_due().unwrap(), Some(Seconds(105)), "all of it is to be swept");
+
+        let sweep = Command::Sweep { limit: NonZeroU32::new(10).unwrap(), grace: Millis(0) };
+        apply(&partition, 170, sweep);
+        apply(&partition, 170, upsert("late", None));
+        assert_eq!(next(), Some(220), "half of the dead are gone");
     }
 }

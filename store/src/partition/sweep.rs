@@ -19,6 +19,12 @@ use crate::ttl::ItemTtl;
 
 /// Feed rows one sweep may pass, however few items it may remove: bounds the time of one apply.
 const ROWS_PASSED_MAX: u32 = 32_000;
+/// Rows and kilobytes that one sweep removes, about: bounds the time of one apply, whatever the items are.
+/// Of items with six indexed values and one kilobyte these are 2000.
+const WORK_MAX: u64 = 24_000;
+/// An item, without its index entries and its body.
+const ITEM_WORK: u64 = 5;
+const BYTES_PER_KB: u32 = 1024;
 /// So many rows that stand together go by their range: readers pay for each range until it is compacted.
 const RUN_MIN: usize = 64;
 
@@ -52,6 +58,30 @@ impl Removal {
     }
 }
 
+/// Dead versions that one sweep removes.
+struct Taken {
+    limit: usize,
+    versions: Vec<VersionRow>,
+    /// What removing them comes to.
+    work: u64,
+}
+
+impl Taken {
+    fn new(limit: NonZeroU32) -> Self {
+        Self { limit: limit.get() as usize, versions: Vec::new(), work: 0 }
+    }
+
+    fn is_full(&self) -> bool {
+        self.versions.len() == self.limit || self.work >= WORK_MAX
+    }
+
+    fn take(&mut self, version: VersionRow) {
+        let entries = u64::from(version.stamp.indexed_values);
+        self.work += ITEM_WORK + entries + u64::from(version.body_bytes / BYTES_PER_KB);
+        self.versions.push(version);
+    }
+}
+
 impl Draft<'_> {
     pub(super) fn sweep(
         &mut self,
@@ -62,12 +92,12 @@ impl Draft<'_> {
             let charge = Charge::ZERO;
             return Ok(CommandEffect::Swept { removed: 0, trimmed: 0, more: false, charge });
         }
-        let limit = limit.get();
-        let mut dead = Vec::new();
-        let mut more = self.take_own(limit, &mut dead)?;
-        let own = dead.len();
-        // Also if the limit is reached: somebody must say whether this was all.
-        more |= self.take_inheriting(limit, &mut dead)?;
+        let mut taken = Taken::new(limit);
+        let mut more = self.take_own(&mut taken)?;
+        let own = taken.versions.len();
+        // Also if no more may be taken: somebody must say whether this was all.
+        more |= self.take_inheriting(&mut taken)?;
+        let dead = taken.versions;
         let removed = u32::try_from(dead.len()).expect("no more than the limit");
         dead[..own].iter().for_each(|version| self.leave_feed(version));
         self.remove_dead(&dead)?;
@@ -77,7 +107,7 @@ impl Draft<'_> {
     }
 
     /// Takes items whose own expiry has passed out of the order of expiry.
-    fn take_own(&mut self, limit: u32, dead: &mut Vec<VersionRow>) -> Result<bool, Fault> {
+    fn take_own(&mut self, taken: &mut Taken) -> Result<bool, Fault> {
         let Some(through) = self.state.ttl.own_dead_through() else { return Ok(false) };
         let end = OwnExpiry::end_of(through);
         if self.state.swept.own.is_some_and(|swept| swept >= end) {
@@ -88,12 +118,12 @@ impl Draft<'_> {
         let mut removal = Removal::new(Table::Expiry);
         let mut more = false;
         for row in partition.engine.scan(&range) {
-            if dead.len() == limit as usize {
+            if taken.is_full() {
                 more = true;
                 break;
             }
             let (key, version) = row?;
-            dead.push(VersionRow::decode(&version)?);
+            taken.take(VersionRow::decode(&version)?);
             self.state.swept.own = Some(expiry_place(&key)?);
             removal.remove(key);
         }
@@ -105,7 +135,7 @@ impl Draft<'_> {
     }
 
     /// Takes inheriting items out of the feed, from its front, while they are dead.
-    fn take_inheriting(&mut self, limit: u32, dead: &mut Vec<VersionRow>) -> Result<bool, Fault> {
+    fn take_inheriting(&mut self, taken: &mut Taken) -> Result<bool, Fault> {
         let Some(through) = self.state.ttl.inheriting_dead_through() else { return Ok(false) };
         let partition = self.partition;
         let range = self.state.swept.unswept_feed(&partition.spec);
@@ -118,14 +148,14 @@ impl Draft<'_> {
             if version.stamp.ts > through {
                 break;
             }
-            if dead.len() == limit as usize || rows_left == 0 {
+            if taken.is_full() || rows_left == 0 {
                 more = true;
                 break;
             }
             self.state.swept.inheriting = Some(feed_position(&key)?);
             rows_left -= 1;
             if version.stamp.ttl == ItemTtl::Inherit {
-                dead.push(version);
+                taken.take(version);
                 removal.remove(key);
             } else {
                 removal.end_run(&mut self.batch);
@@ -166,5 +196,48 @@ impl Draft<'_> {
             self.remove_places(version);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{Etag, GroupId, ItemId, ItemNumber, Lsn};
+    use crate::item::{ItemKey, Stamp};
+    use crate::partition_key::{KeyDefinition, KeyKind, PartitionKey};
+    use crate::time::Seconds;
+
+    fn version(indexed_values: u32, body_bytes: u32) -> VersionRow {
+        let definition = KeyDefinition { kind: KeyKind::HashV2, paths: vec![vec!["pk".into()]] };
+        let value = PartitionKey::parse("[1]").unwrap();
+        let id = ItemId::try_from("a".to_string()).unwrap();
+        let stamp = Stamp {
+            lsn: Lsn(1),
+            operation: 0,
+            ts: Seconds(1),
+            ttl: ItemTtl::Inherit,
+            etag: Etag::new(GroupId(1), Lsn(1), 0),
+            number: ItemNumber(1),
+            indexed_values,
+        };
+        VersionRow { stamp, body_bytes, item: ItemKey::new(&definition.place(&value), &value, &id) }
+    }
+
+    #[test]
+    fn the_more_there_is_to_an_item_the_fewer_one_sweep_takes() {
+        let limit = NonZeroU32::new(2000).unwrap();
+        let taken_of = |indexed_values, body_bytes| {
+            let mut taken = Taken::new(limit);
+            while !taken.is_full() {
+                taken.take(version(indexed_values, body_bytes));
+            }
+            taken.versions.len()
+        };
+        assert_eq!(taken_of(5, 1024), 2000);
+        assert_eq!(taken_of(6, 1024), 2000);
+        assert_eq!(taken_of(10, 1024), 1500);
+        assert_eq!(taken_of(1000, 100), 24);
+        assert_eq!(taken_of(5, 2 << 20), 12);
+        assert_eq!(taken_of(u32::MAX, u32::MAX), 1, "it always comes further");
     }
 }

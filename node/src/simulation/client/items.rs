@@ -5,11 +5,19 @@ use std::collections::BTreeMap;
 use ephemeris_store::ids::Lsn;
 use ephemeris_store::time::Seconds;
 use rand::RngExt as _;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::super::http::{Answer, Ask};
 use super::super::laws::{Known, Span};
-use super::{Client, entry_of, found};
+use super::{Client, Item, SLOTS, entry_of, found, is_taken};
+
+/// What a client writes into an item.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Version {
+    pub(super) serial: u64,
+    ttl: Option<i64>,
+    pub(super) slot: Option<u64>,
+}
 
 /// What must hold for a write.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -47,29 +55,32 @@ impl Client {
         (condition, headers)
     }
 
-    fn body(&mut self, which: usize) -> (u64, Option<i64>, String) {
+    /// The next version of an item, and the item as it is sent.
+    pub(super) fn body(&mut self, which: usize) -> (Version, Value) {
         self.serial += 1;
         let ttl = match self.rng.random_range(0..10) {
             0 => Some(-1),
             1..4 => None,
             _ => Some(self.rng.random_range(1..7)),
         };
+        let slot = self.rng.random_range(0..SLOTS);
         let item = &self.items[which];
         let mut body = json!({
             "id": item.id,
             "pk": item.partition_key,
             "client": self.number,
             "serial": self.serial,
+            "slot": slot,
         });
         if let Some(ttl) = ttl {
             body["ttl"] = json!(ttl);
         }
-        (self.serial, ttl, body.to_string())
+        (Version { serial: self.serial, ttl, slot: Some(slot) }, body)
     }
 
     /// Creates or upserts.
     pub(super) async fn store(&mut self, which: usize) {
-        let (serial, ttl, body) = self.body(which);
+        let (version, body) = self.body(which);
         let creates = self.rng.random_bool(0.3);
         let (condition, mut headers) = if creates {
             (Condition::None, vec![self.items[which].key_header()])
@@ -80,15 +91,16 @@ impl Client {
             headers.push(("x-ms-documentdb-is-upsert", "true".to_string()));
         }
         let path = self.items_path();
-        let ask = Ask { verb: "POST", path: &path, headers, body };
+        let ask = Ask { verb: "POST", path: &path, headers, body: body.to_string() };
         let (span, answer) = self.ask(ask).await;
         let Some(answer) = self.known_answer(which, answer) else { return };
         match answer.status {
             201 => {
                 self.items[which].key.saw_gone(span, "created");
-                self.wrote(which, span, (serial, ttl), &answer);
+                self.wrote(which, span, version, &answer);
             }
-            200 if !creates => self.replaced(which, span, (serial, ttl), condition, &answer),
+            200 if !creates => self.replaced(which, span, version, condition, &answer),
+            409 if is_taken(&answer.json()) => self.saw_taken(which, span, version, &answer),
             409 if creates => self.saw_alive(which, span, "conflicted", &answer),
             412 => self.failed(which, span, condition, &answer),
             _ => panic!("a write is not answered with {answer:?}"),
@@ -96,13 +108,15 @@ impl Client {
     }
 
     pub(super) async fn replace(&mut self, which: usize) {
-        let (serial, ttl, body) = self.body(which);
+        let (version, body) = self.body(which);
         let (condition, headers) = self.condition(which);
         let path = self.item_path(&self.items[which]);
-        let (span, answer) = self.ask(Ask { verb: "PUT", path: &path, headers, body }).await;
+        let ask = Ask { verb: "PUT", path: &path, headers, body: body.to_string() };
+        let (span, answer) = self.ask(ask).await;
         let Some(answer) = self.known_answer(which, answer) else { return };
         match answer.status {
-            200 => self.replaced(which, span, (serial, ttl), condition, &answer),
+            200 => self.replaced(which, span, version, condition, &answer),
+            409 if is_taken(&answer.json()) => self.saw_taken(which, span, version, &answer),
             404 => self.saw_gone(which, span, "was not there to replace", &answer),
             412 => self.failed(which, span, condition, &answer),
             _ => panic!("a replace is not answered with {answer:?}"),
@@ -111,7 +125,8 @@ impl Client {
 
     pub(super) async fn patch(&mut self, which: usize) {
         self.serial += 1;
-        let (serial, ttl) = (self.serial, self.items[which].ttl);
+        let (serial, item) = (self.serial, &self.items[which]);
+        let version = Version { serial, ttl: item.ttl, slot: item.slot };
         let (condition, headers) = self.condition(which);
         let path = self.item_path(&self.items[which]);
         let operation = json!({ "op": "set", "path": "/serial", "value": serial });
@@ -119,7 +134,7 @@ impl Client {
         let (span, answer) = self.ask(Ask { verb: "PATCH", path: &path, headers, body }).await;
         let Some(answer) = self.known_answer(which, answer) else { return };
         match answer.status {
-            200 => self.replaced(which, span, (serial, ttl), condition, &answer),
+            200 => self.replaced(which, span, version, condition, &answer),
             404 => self.saw_gone(which, span, "was not there to patch", &answer),
             412 => self.failed(which, span, condition, &answer),
             _ => panic!("a patch is not answered with {answer:?}"),
@@ -136,7 +151,11 @@ impl Client {
             204 => {
                 assert!(condition != Condition::Old, "an old version was deleted");
                 let lsn = self.learn(&answer);
-                self.items[which].key.deleted(span, lsn);
+                let item = &mut self.items[which];
+                if let Known::Version { serial, .. } = item.key.known() {
+                    item.deleted.insert(serial);
+                }
+                item.key.deleted(span, lsn);
             }
             404 => self.saw_gone(which, span, "was not there to delete", &answer),
             412 => self.failed(which, span, condition, &answer),
@@ -148,7 +167,7 @@ impl Client {
         &mut self,
         which: usize,
         span: Span,
-        version: (u64, Option<i64>),
+        version: Version,
         condition: Condition,
         answer: &Answer,
     ) {
@@ -157,18 +176,67 @@ impl Client {
         self.wrote(which, span, version, answer);
     }
 
-    fn wrote(&mut self, which: usize, span: Span, version: (u64, Option<i64>), answer: &Answer) {
+    fn wrote(&mut self, which: usize, span: Span, version: Version, answer: &Answer) {
         let lsn = self.learn(answer);
-        let (serial, ttl) = version;
-        let body = answer.json();
-        assert_eq!(body["serial"], serial, "the answer shows what was written");
+        self.wrote_as(which, span, version, lsn, &answer.json());
+    }
+
+    /// An entry made this of an item, and the answer shows it.
+    pub(super) fn wrote_as(
+        &mut self,
+        which: usize,
+        span: Span,
+        version: Version,
+        lsn: Lsn,
+        shown: &Value,
+    ) {
+        let Version { serial, ttl, slot } = version;
+        assert_eq!(shown["serial"], serial, "the answer shows what was written");
         let item = &mut self.items[which];
-        item.ttl = ttl;
+        (item.ttl, item.slot) = (ttl, slot);
         item.old_etag = item.etag.take().or(item.old_etag.take());
-        item.etag = Some(body["_etag"].as_str().expect("an item has an etag").to_string());
+        item.etag = Some(shown["_etag"].as_str().expect("an item has an etag").to_string());
         item.writes += 1;
-        let ts = Seconds(body["_ts"].as_u64().expect("an item has a stamp"));
+        let ts = Seconds(shown["_ts"].as_u64().expect("an item has a stamp"));
         item.key.written(span, (serial, ts, ttl), self.policy, lsn);
+        if !self.flips() {
+            self.check_slot(which, span);
+        }
+    }
+
+    /// No other item of the logical partition has the same slot and is surely alive.
+    fn check_slot(&self, which: usize, span: Span) {
+        for other in self.neighbours(which, self.items[which].slot) {
+            assert!(!other.key.is_surely_alive(span), "{} has that slot", other.id);
+        }
+    }
+
+    /// Another item of the logical partition has the slot: one that may be alive, or of which nothing is
+    /// known.
+    pub(super) fn saw_taken(
+        &mut self,
+        which: usize,
+        span: Span,
+        version: Version,
+        answer: &Answer,
+    ) {
+        self.learn(answer);
+        self.world.count("unique key taken");
+        assert!(!self.flips(), "only the shared container has a unique key");
+        let item = &self.items[which];
+        let mut neighbours = self.neighbours(which, version.slot);
+        let is_held = neighbours.any(|other| other.key.may_be_alive_at_apply(span));
+        let mut lost = self.lost.iter();
+        let may_be_held = lost.any(|other| other.partition_key == item.partition_key);
+        assert!(is_held || may_be_held, "nobody but {} has slot {:?}", item.id, version.slot);
+    }
+
+    /// The other items of a logical partition that have a slot, as far as this client knows them.
+    fn neighbours(&self, which: usize, slot: Option<u64>) -> impl Iterator<Item = &Item> {
+        let item = &self.items[which];
+        self.items.iter().chain(&self.retired).filter(move |other| {
+            other.id != item.id && other.partition_key == item.partition_key && other.slot == slot
+        })
     }
 
     fn saw_gone(&mut self, which: usize, span: Span, what: &str, answer: &Answer) {

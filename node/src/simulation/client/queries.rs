@@ -158,7 +158,7 @@ impl Client {
     }
 
     /// Rows of one logical partition, or of all.
-    fn judge_rows(&mut self, scope: Option<&str>, span: Span, lsn: Lsn, rows: &[Value]) {
+    pub(super) fn judge_rows(&mut self, scope: Option<&str>, span: Span, lsn: Lsn, rows: &[Value]) {
         let mut shown: BTreeMap<&str, u64> = BTreeMap::new();
         for row in rows {
             let id = row["id"].as_str().expect("items have an id");
