@@ -4,17 +4,54 @@
 //! to do and what the machine holds, all that was once found to lead nowhere is not tried again.
 
 use std::collections::HashMap;
+use std::time::Instant;
 
 use super::model::{Model, Reached, State, Tolerance};
+use crate::clock::monotonic;
 use crate::history::{Action, Nanos, Operation, Outcome, Policy};
 
-/// True if there is an order; none if that took too many steps to find out.
+/// Steps from one look at the clock to the next: a few milliseconds.
+const STEPS_BETWEEN_LOOKS: usize = 4096;
+
+/// About what an entry of the cache takes besides words, states and instants: its place in a table that is
+/// half empty, and the heads of its lists.
+const ENTRY_BYTES: usize = 256;
+
+/// About what a list of instants takes besides these.
+const LIST_BYTES: usize = 48;
+
+/// What a search may take; one that takes more is given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Budget {
+    /// Most steps: the only limit that is the same on every machine, at every time.
+    pub steps_max: usize,
+    /// Most memory of what was found to lead nowhere, approximately.
+    pub bytes_max: usize,
+    /// When it must be over; none if only the others count.
+    pub deadline: Option<Instant>,
+}
+
+impl Budget {
+    /// So many steps, whatever they take.
+    pub fn of_steps(steps_max: usize) -> Self {
+        Self { steps_max, bytes_max: usize::MAX, deadline: None }
+    }
+
+    fn is_late(&self) -> bool {
+        self.deadline.is_some_and(|deadline| deadline <= monotonic())
+    }
+}
+
+/// True if there is an order; none if that took too much to find out.
 pub(super) fn is_legal(
     operations: &[Operation],
     policy: Policy,
     tolerance: Tolerance,
-    steps_max: usize,
+    budget: Budget,
 ) -> Option<bool> {
+    if budget.is_late() {
+        return None;
+    }
     // A read without an answer says nothing and does nothing.
     let says_something = |one: &&Operation| {
         !(one.outcome == Outcome::Unknown && matches!(one.action, Action::Read { .. }))
@@ -22,7 +59,7 @@ pub(super) fn is_legal(
     let operations: Vec<&Operation> = operations.iter().filter(says_something).collect();
     let owned: Vec<Operation> = operations.iter().map(|one| (*one).clone()).collect();
     let Some(model) = Model::new(&owned, tolerance) else { return Some(false) };
-    Search { model, operations, seen: HashMap::new() }.run(policy, steps_max)
+    Search { model, operations, seen: HashMap::new(), seen_bytes: 0 }.run(policy, budget)
 }
 
 struct Search<'o> {
@@ -30,6 +67,8 @@ struct Search<'o> {
     operations: Vec<&'o Operation>,
     /// How early each state was reached with these operations done.
     seen: HashMap<(Done, Vec<State>), Vec<Vec<Nanos>>>,
+    /// About what that takes.
+    seen_bytes: usize,
 }
 
 /// A choice that was made, and what else there is to choose.
@@ -45,7 +84,7 @@ struct Frame {
 }
 
 impl Search<'_> {
-    fn run(mut self, policy: Policy, steps_max: usize) -> Option<bool> {
+    fn run(mut self, policy: Policy, budget: Budget) -> Option<bool> {
         let mut left = Left::new(&self.operations);
         let mut done = Done::new(self.operations.len());
         let start = vec![Model::start(policy)];
@@ -66,7 +105,7 @@ impl Search<'_> {
             };
             frame.tried += 1;
             steps += 1;
-            if steps > steps_max {
+            if self.is_spent(budget, steps) {
                 return None;
             }
             let before = frame.states.len();
@@ -93,6 +132,12 @@ impl Search<'_> {
         Some(false)
     }
 
+    fn is_spent(&self, budget: Budget, steps: usize) -> bool {
+        steps > budget.steps_max
+            || self.seen_bytes > budget.bytes_max
+            || (steps.is_multiple_of(STEPS_BETWEEN_LOOKS) && budget.is_late())
+    }
+
     /// What may come next; none if nothing has to.
     fn frame(&self, states: Vec<Reached>, left: &Left) -> Option<Frame> {
         let (mut candidates, is_all) = left.candidates();
@@ -112,15 +157,22 @@ impl Search<'_> {
 
     /// True unless all these states were reached before, no later, with the same done.
     fn is_new(&mut self, done: &Done, reached: &[Reached]) -> bool {
-        let states = reached.iter().map(|one| one.state).collect();
+        let states: Vec<State> = reached.iter().map(|one| one.state).collect();
         let since: Vec<Nanos> = reached.iter().map(|one| one.since).collect();
+        let key_bytes = size_of_val(done.0.as_slice()) + size_of_val(states.as_slice());
+        let list_bytes = LIST_BYTES + size_of_val(since.as_slice());
         let seen = self.seen.entry((done.clone(), states)).or_default();
         let is_no_later = |a: &[Nanos], b: &[Nanos]| a.iter().zip(b).all(|(a, b)| a <= b);
         if seen.iter().any(|earlier| is_no_later(earlier, &since)) {
             return false;
         }
+        if seen.is_empty() {
+            self.seen_bytes += ENTRY_BYTES + key_bytes;
+        }
+        self.seen_bytes -= seen.len() * list_bytes;
         seen.retain(|earlier| !is_no_later(&since, earlier));
         seen.push(since);
+        self.seen_bytes += seen.len() * list_bytes;
         true
     }
 }

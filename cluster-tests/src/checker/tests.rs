@@ -15,6 +15,12 @@ use crate::history::{Action, Nanos, Outcome, SECOND, Ttl};
 
 const STEP: Nanos = SECOND / 10;
 const START: Nanos = 1000 * SECOND;
+const STEPS_MAX: usize = 5_000_000;
+
+/// As `check` does, but the same however fast this machine is.
+fn judged(history: &[Operation], policy: Policy, tolerance: Tolerance) -> Verdict {
+    check_within(history, policy, tolerance, Budget::of_steps(STEPS_MAX))
+}
 
 /// An item, as far as answers depend on it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -323,7 +329,7 @@ fn ten_thousand_histories_are_judged_as_by_brute_force() {
             falsify(&mut history, &mut rng);
         }
         let expected = BruteForce::judges(&history, policy, tolerance);
-        let verdict = check(&history, policy, tolerance);
+        let verdict = judged(&history, policy, tolerance);
         assert_eq!(verdict == Verdict::Ok, expected, "seed {seed}: {verdict:?} {history:#?}");
         assert_ne!(verdict, Verdict::Unknown, "seed {seed}");
         illegal += u32::from(!expected);
@@ -337,7 +343,7 @@ fn a_server_that_is_right_is_never_accused() {
     let histories = (0..1000).map(|seed| (seed, Server::history(seed, 40, 60, 0.05)));
     let long = (0..50).map(|seed| (seed, Server::history(seed, 500, 750, 0.02)));
     for (seed, (history, policy, tolerance)) in histories.chain(long) {
-        let verdict = check(&history, policy, tolerance);
+        let verdict = judged(&history, policy, tolerance);
         assert_eq!(verdict, Verdict::Ok, "seed {seed}: {history:#?}");
         assert_eq!(came_back(&history), [], "seed {seed}: {history:#?}");
         assert_eq!(wrong_stamps(&history, tolerance), [], "seed {seed}");
@@ -353,7 +359,7 @@ fn what_comes_back_is_illegal_too() {
         falsify(&mut history, &mut rng);
         if !came_back(&history).is_empty() {
             found += 1;
-            let verdict = check(&history, policy, tolerance);
+            let verdict = judged(&history, policy, tolerance);
             assert_ne!(verdict, Verdict::Ok, "seed {seed}: {history:#?}");
         }
     }
@@ -363,6 +369,10 @@ fn what_comes_back_is_illegal_too() {
 fn operation(action: Action, call: Nanos, ret: Nanos, outcome: Outcome) -> Operation {
     let (call, ret) = (START + call * STEP, Some(START + ret * STEP));
     Operation { client: 1, node: 1, key: "k".into(), action, call, ret, outcome, entry: None }
+}
+
+fn unanswered(operation: &Operation) -> Operation {
+    Operation { ret: None, outcome: Outcome::Unknown, entry: None, ..operation.clone() }
 }
 
 #[test]
@@ -376,22 +386,128 @@ fn what_is_illegal_is_told_in_few_words() {
     // A tenth of a second too late, and so is all that follows.
     history.extend((11..40).map(|at| operation(read, at, at + 1, found)));
     let exact = Tolerance { skew: 0, width: 0 };
-    let verdict = check(&history, Policy::NoDefault, exact);
-    let expected = vec![history[0].clone(), operation(read, 11, 12, found)];
+    let verdict = judged(&history, Policy::NoDefault, exact);
+    // It would be too late for one that nobody knows to be done, too.
+    let expected = vec![unanswered(&history[0]), operation(read, 11, 12, found)];
     assert_eq!(verdict, Verdict::Illegal(expected));
     let lenient = Tolerance { skew: 40 * STEP, width: 0 };
-    assert_eq!(check(&history, Policy::NoDefault, lenient), Verdict::Ok);
+    assert_eq!(judged(&history, Policy::NoDefault, lenient), Verdict::Ok);
+}
+
+/// Three writes one after the other, and a read that shows the second when the third was answered.
+fn stale_read() -> Vec<Operation> {
+    let ts = START / SECOND;
+    let upsert = |serial| Action::Upsert { serial, ttl: Ttl::Never, if_match: None };
+    let read = Action::Read { if_none_match: None };
+    let first = operation(upsert(1), 0, 1, Outcome::Created { ts });
+    vec![
+        Operation { entry: Some((0, 1)), ..first },
+        operation(upsert(2), 2, 3, Outcome::Replaced { ts }),
+        operation(upsert(3), 4, 5, Outcome::Replaced { ts }),
+        operation(read, 6, 7, Outcome::Found { serial: 2, ts }),
+    ]
 }
 
 #[test]
-fn a_search_that_takes_too_long_says_so() {
-    let upsert = |serial| Action::Upsert { serial, ttl: Ttl::Never, if_match: None };
-    let ts = START / SECOND + 10;
-    let mut history: Vec<Operation> =
-        (1..20).map(|serial| operation(upsert(serial), 0, 100, Outcome::Replaced { ts })).collect();
-    history.push(operation(Action::Delete { if_match: None }, 101, 102, Outcome::NotFound));
+fn an_answer_that_does_not_matter_is_not_told() {
+    let history = stale_read();
     let exact = Tolerance { skew: 0, width: 0 };
-    assert_eq!(check_within(&history, Policy::Off, exact, 3), Verdict::Unknown);
+    // That there was something to replace is needed; when it was written is not.
+    let mut expected = history.clone();
+    expected[0] = unanswered(&history[0]);
+    let verdict = Verdict::Illegal(expected.clone());
+    assert_eq!(judged(&history, Policy::Off, exact), verdict);
+    assert_eq!(judged(&expected, Policy::Off, exact), verdict);
+}
+
+#[test]
+fn what_is_told_of_an_illegal_history_is_illegal() {
+    let (mut illegal, mut forgotten) = (0, 0);
+    for seed in 0..1000 {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let (mut history, policy, tolerance) = Server::history(seed, 12, 60, 0.15);
+        falsify(&mut history, &mut rng);
+        let Verdict::Illegal(told) = judged(&history, policy, tolerance) else { continue };
+        illegal += 1;
+        let again = judged(&told, policy, tolerance);
+        assert!(matches!(again, Verdict::Illegal(_)), "seed {seed}: {history:#?} {told:#?}");
+        for one in &told {
+            let is_forgotten = |other: &Operation| *one == unanswered(other);
+            assert!(history.contains(one) || history.iter().any(is_forgotten), "seed {seed}");
+            forgotten += u32::from(!history.contains(one));
+        }
+    }
+    assert!(illegal > 50 && forgotten > 0, "{illegal} of 1,000, {forgotten} answers");
+}
+
+#[test]
+fn what_there_is_no_time_to_shorten_is_told_whole() {
+    let history = stale_read();
+    let exact = Tolerance { skew: 0, width: 0 };
+    let late = Budget { deadline: Some(monotonic()), ..Budget::of_steps(STEPS_MAX) };
+    assert_eq!(shrink::shrunk(&history, Policy::Off, exact, late), history);
+}
+
+#[test]
+fn a_search_that_takes_too_much_says_so() {
+    let ts = START / SECOND;
+    let create = Action::Create { serial: 1, ttl: Ttl::Never };
+    let read = Action::Read { if_none_match: None };
+    let mut history = vec![operation(create, 0, 1, Outcome::Created { ts })];
+    let found = Outcome::Found { serial: 1, ts };
+    history.extend((2..9).map(|at| operation(read, at, at + 1, found)));
+    let exact = Tolerance { skew: 0, width: 0 };
+    let ample = Budget::of_steps(STEPS_MAX);
+    assert_eq!(check_within(&history, Policy::Off, exact, ample), Verdict::Ok);
+    let small = Budget { bytes_max: 0, ..ample };
+    let late = Budget { deadline: Some(monotonic()), ..ample };
+    for budget in [Budget::of_steps(3), small, late] {
+        let verdict = check_within(&history, Policy::Off, exact, budget);
+        assert_eq!(verdict, Verdict::Unknown, "{budget:?}");
+    }
+}
+
+#[test]
+fn a_search_without_an_end_is_ended_by_each_limit() {
+    let upsert = |serial| Action::Upsert { serial, ttl: Ttl::Never, if_match: None };
+    let unknown = |serial| unanswered(&operation(upsert(serial), 0, 1, Outcome::Unknown));
+    let mut history: Vec<Operation> = (1..60).map(unknown).collect();
+    let read = Action::Read { if_none_match: None };
+    let found = Outcome::Found { serial: 99, ts: START / SECOND };
+    history.push(operation(read, 2, 3, found));
+    let exact = Tolerance { skew: 0, width: 0 };
+    let endless = Budget::of_steps(usize::MAX);
+    let small = Budget { bytes_max: 1 << 20, ..endless };
+    let soon = Budget { deadline: Some(monotonic() + Duration::from_millis(10)), ..endless };
+    for budget in [Budget::of_steps(10_000), small, soon] {
+        let verdict = check_within(&history, Policy::Off, exact, budget);
+        assert_eq!(verdict, Verdict::Unknown, "{budget:?}");
+    }
+}
+
+#[test]
+fn all_keys_are_judged_and_told_in_their_order() {
+    // As far off as any of these servers' clocks.
+    let tolerance = Tolerance { skew: 2 * STEP, width: 3 * STEP };
+    let of_seed = |seed: u64| {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let (mut history, policy, _) = Server::history(seed, 1 + seed * 7 % 30, 60, 0.1);
+        if seed.is_multiple_of(2) {
+            falsify(&mut history, &mut rng);
+        }
+        (history, policy)
+    };
+    let histories: Vec<(Vec<Operation>, Policy)> = (0..100).map(of_seed).collect();
+    let given: Vec<(&[Operation], Policy)> =
+        histories.iter().map(|(history, policy)| (history.as_slice(), *policy)).collect();
+    let one_by_one: Vec<Verdict> =
+        given.iter().map(|(history, policy)| check(history, *policy, tolerance)).collect();
+    assert_eq!(check_all(&given, tolerance), one_by_one);
+    assert!(one_by_one.contains(&Verdict::Ok));
+    assert!(one_by_one.iter().any(|verdict| matches!(verdict, Verdict::Illegal(_))));
+    assert_eq!(check_all(&[], tolerance), []);
+    let too_late = check_all_until(&given, tolerance, monotonic());
+    assert_eq!(too_late, vec![Verdict::Unknown; given.len()]);
 }
 
 #[test]

@@ -42,7 +42,9 @@ impl Project {
         let image = docker(&["images", "--quiet", IMAGE])?;
         ensure!(!image.is_empty(), "there is no image {IMAGE}: run .ci/image first");
 
-        let make = |number: u8| Disk::make(&directory.join(format!("node{number}")));
+        let make = |number: u8| {
+            Disk::make(&directory.join(format!("node{number}"))).and_then(Disk::open_to_containers)
+        };
         let disks: anyhow::Result<Vec<Disk>> = NODES.into_iter().map(make).collect();
         let mut files = vec!["docker-compose.yml", "cluster-tests/compose/strong.yml"];
         if disks.is_ok() {

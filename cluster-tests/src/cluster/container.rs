@@ -3,8 +3,10 @@
 //! Docker starts it again if it ends by itself, and leaves it alone if it was told to end.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZero;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, ExitStatus};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -17,6 +19,8 @@ use super::node::{Node, Resource};
 /// Its memory as docker-compose.yml has it, and so little that its process cannot live.
 const MEMORY: &str = "1g";
 const MEMORY_LITTLE: &str = "16m";
+/// So much of a processor that its process hardly moves.
+const PROCESSORS_LITTLE: &str = "0.1";
 /// The first bytes of all containers' addresses, and what the node's number is added to.
 const NETWORK: [u8; 3] = [172, 30, 81];
 const ADDRESS_BASE: u8 = 10;
@@ -72,6 +76,15 @@ impl Container {
 
     fn limit(&self, memory: &str) -> anyhow::Result<()> {
         docker(&["update", "--memory", memory, "--memory-swap", memory, &self.id]).map(drop)
+    }
+
+    /// Gives it all processors, as it has anyway, to see whether that can be done.
+    pub(super) fn try_limit_processors(&self) -> anyhow::Result<()> {
+        self.limit_processors(&processors())
+    }
+
+    fn limit_processors(&self, processors: &str) -> anyhow::Result<()> {
+        docker(&["update", "--cpus", processors, &self.id]).map(drop)
     }
 
     /// Lets packets from another node pass in another way.
@@ -217,6 +230,16 @@ impl Node for Container {
         String::from_utf8_lossy(&output.stderr).into_owned()
     }
 
+    fn disk(&self) -> Option<&Disk> {
+        self.disk.as_ref()
+    }
+
+    /// Docker would start it again if its process ended otherwise than by `kill`.
+    fn hold_for_power_loss(&self) -> Option<u32> {
+        self.pause();
+        None
+    }
+
     fn exhaust(&mut self, resource: Resource) {
         match resource {
             Resource::Disk => self.disk.as_ref().expect("it has a disk of its own").fill(),
@@ -226,6 +249,9 @@ impl Node for Container {
                 self.limit(MEMORY_LITTLE).expect("its memory can be limited");
                 self.start();
             }
+            Resource::Processor => {
+                self.limit_processors(PROCESSORS_LITTLE).expect("its processors can be limited");
+            }
             Resource::Descriptors => panic!("the limit of a container is set when it is made"),
         }
     }
@@ -234,6 +260,9 @@ impl Node for Container {
         match resource {
             Resource::Disk => self.disk.as_ref().expect("it has a disk of its own").free(),
             Resource::Memory => self.limit(MEMORY).expect("its memory can be limited"),
+            Resource::Processor => {
+                self.try_limit_processors().expect("its processors can be given back");
+            }
             Resource::Descriptors => panic!("the limit of a container is set when it is made"),
         }
     }
@@ -245,9 +274,15 @@ fn verdict(passage: Passage) -> Option<String> {
         Passage::Open => Some("accept".to_string()),
         Passage::Delayed(_) => None,
         Passage::Throttled(bytes) => Some(format!("limit rate over {bytes} bytes/second drop")),
+        Passage::Lossy(percent) => Some(format!("numgen random mod 100 < {percent} drop")),
         Passage::Held => Some("drop".to_string()),
         Passage::Cut => Some("meta l4proto tcp reject with tcp reset".to_string()),
     }
+}
+
+/// All there are: Docker takes nothing that means "without limit", and refuses more.
+fn processors() -> String {
+    thread::available_parallelism().map_or(1, NonZero::get).to_string()
 }
 
 /// Runs docker; what it says.

@@ -1,9 +1,16 @@
-//! A small disk in a file: it can be filled, and nobody else's is.
+//! A small disk in a file: it can be filled, it can lose its power, and nobody else's is.
+//!
+//! Power is lost in four steps: (1) the file system is shut down as it is, without a word to its journal,
+//! and what the kernel holds for it is worth nothing from then on; (2) whoever uses it is killed; (3) it is
+//! unmounted; (4) it is mounted again, and its journal is replayed. What was synced is there; what was not is
+//! gone, or there in part.
 
 use std::fs::{self, File};
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
 
@@ -16,9 +23,27 @@ const TRIES_MAX: u32 = 100;
 /// Whom nodes run as in containers.
 const USER: u32 = 65532;
 
+/// How often it is tried to take a disk away that somebody has used until a moment ago, and the pause
+/// between.
+const UNMOUNTS_MAX: u32 = 100;
+const UNMOUNT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Steps 1 and 2, for directories and process numbers in turns: `EXT4_IOC_SHUTDOWN` with
+/// `EXT4_GOING_FLAGS_NOLOGFLUSH`. From Rust it would take `unsafe`.
+const LOSE_POWER: &str = "
+import fcntl, os, struct, sys
+for at, process in zip(sys.argv[1::2], sys.argv[2::2]):
+    disk = os.open(at, os.O_RDONLY)
+    fcntl.ioctl(disk, 0x8004587D, struct.pack('I', 2))
+    if process != '-':
+        os.kill(int(process), 9)
+";
+
 /// A disk, mounted as long as this lives.
 #[derive(Debug)]
 pub(super) struct Disk {
+    /// The file it is in.
+    image: PathBuf,
     mounted_at: PathBuf,
 }
 
@@ -29,10 +54,19 @@ impl Disk {
         File::create(&image)?.set_len(BYTES)?;
         fs::create_dir_all(at)?;
         command::run(Command::new("mkfs.ext4").args(["-q", "-m", "0"]).arg(&image))?;
-        command::run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(at))?;
-        let disk = Self { mounted_at: at.to_path_buf() };
-        chown(at, Some(USER), Some(USER))?;
-        Ok(disk)
+        mount(&image, at)?;
+        Ok(Self { image, mounted_at: at.to_path_buf() })
+    }
+
+    /// Lets nodes in containers write to it.
+    pub(super) fn open_to_containers(self) -> anyhow::Result<Self> {
+        chown(&self.mounted_at, Some(USER), Some(USER))?;
+        Ok(self)
+    }
+
+    /// Where its files are.
+    pub(super) fn path(&self) -> &Path {
+        &self.mounted_at
     }
 
     /// Leaves no room on it.
@@ -59,12 +93,64 @@ impl Disk {
     fn filler(&self) -> PathBuf {
         self.mounted_at.join("filler")
     }
+
+    /// An error if this machine has not what it takes to lose power.
+    pub(super) fn try_power() -> anyhow::Result<()> {
+        command::run(Command::new("python3").args(["-c", "import fcntl"])).map(drop)
+    }
+
+    /// Takes the power from disks, and from a process of each, at the same time. A disk without a process is
+    /// one whose user stands still.
+    pub(super) fn lose_power(disks: &[(&Self, Option<u32>)]) -> anyhow::Result<()> {
+        let mut python = Command::new("python3");
+        python.args(["-c", LOSE_POWER]);
+        for (disk, process) in disks {
+            let process = process.map_or("-".to_string(), |number| number.to_string());
+            python.arg(&disk.mounted_at).arg(process);
+        }
+        command::run(&mut python).map(drop)
+    }
+
+    /// Makes it whole again once it has lost its power and nobody uses it any more.
+    pub(super) fn remount(&self) -> anyhow::Result<()> {
+        insist(|| {
+            self.unmount()?;
+            mount(&self.image, &self.mounted_at)?;
+            self.probe()
+        })
+    }
+
+    fn unmount(&self) -> anyhow::Result<()> {
+        command::run(Command::new("umount").arg(&self.mounted_at)).map(drop)
+    }
+
+    /// An error if it is still without power: so it stays while anybody else has it mounted, too.
+    fn probe(&self) -> anyhow::Result<()> {
+        let probe = self.mounted_at.join("probe");
+        File::create(&probe)?;
+        Ok(fs::remove_file(probe)?)
+    }
 }
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        if let Err(error) = command::run(Command::new("umount").arg(&self.mounted_at)) {
+        if let Err(error) = insist(|| self.unmount()) {
             eprintln!("{} stays mounted: {error:#}", self.mounted_at.display());
         }
     }
+}
+
+fn mount(image: &Path, at: &Path) -> anyhow::Result<()> {
+    command::run(Command::new("mount").args(["-o", "loop"]).arg(image).arg(at)).map(drop)
+}
+
+/// Tries again until it is done, for some seconds.
+fn insist(mut attempt: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<()> {
+    for _ in 1..UNMOUNTS_MAX {
+        if attempt().is_ok() {
+            return Ok(());
+        }
+        thread::sleep(UNMOUNT_PAUSE);
+    }
+    attempt()
 }

@@ -31,6 +31,8 @@ pub enum Passage {
     Delayed(Duration),
     /// So many arrive in a second.
     Throttled(u32),
+    /// Of a hundred packets so many are lost. Nothing can be lost of a stream.
+    Lossy(u8),
     /// They wait. Whoever has sent them does not notice.
     Held,
     /// Half of them arrive, and then the connection ends.
@@ -138,7 +140,7 @@ async fn pass(
         loop {
             let now = *passage.borrow_and_update();
             match now {
-                Passage::Open => break,
+                Passage::Open | Passage::Lossy(_) => break,
                 Passage::Delayed(most) => {
                     let part = rand::rng().random_range(0.0..1.0);
                     tokio::time::sleep(most.mul_f64(part)).await;

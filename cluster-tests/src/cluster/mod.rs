@@ -3,6 +3,7 @@
 //! Each test has its own: free ports, a temporary directory, the emulator key. What was started is
 //! killed in the end; if the test fails, its directory is kept and the ends of the logs are printed.
 
+mod ability;
 mod command;
 mod compose;
 mod container;
@@ -20,18 +21,19 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Output};
 use std::time::Duration;
 
-use anyhow::anyhow;
 use rustix::process::Signal;
 use serde_json::json;
 use tempfile::TempDir;
 
 use crate::client::{AccountKey, Call, Client, Container};
-use crate::wait;
+use crate::{clock, wait};
 use compose::Project;
+use disk::Disk;
 use links::Links;
 use node::Node;
 use process::Process;
 
+pub use ability::Ability;
 pub use links::{Link, Passage};
 pub use node::Resource;
 pub use ports::Port;
@@ -50,19 +52,6 @@ const LAG_MAX: u64 = 1000;
 /// Tests that say nothing of consistency want to see what was acknowledged.
 const STRONG: &str = "Strong";
 
-/// Something that can be done to nodes, depending on the machine and on what they run in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ability {
-    /// Bytes between nodes pass in this way.
-    Pass(Passage),
-    /// Their clocks and disks lie.
-    Lie,
-    /// They run out of something.
-    Exhaust(Resource),
-    /// Their files and settings are ours.
-    Own,
-}
-
 /// Nodes that were started together.
 pub struct Cluster {
     /// What the nodes are containers of, if they are. Goes before their disks do.
@@ -70,6 +59,8 @@ pub struct Cluster {
     nodes: BTreeMap<u32, Box<dyn Node>>,
     /// Proxies between processes, if their links can be broken.
     links: Option<Links>,
+    /// Why processes have no disks of their own, if so.
+    without_disks: Option<String>,
     /// None once the directory is to be kept.
     directory: Option<TempDir>,
     key: AccountKey,
@@ -151,13 +142,28 @@ impl Cluster {
         let boxed = |(id, node)| -> (u32, Box<dyn Node>) { (id, Box::new(node)) };
         let nodes = containers.into_iter().map(boxed).collect();
         let key = AccountKey::emulator();
-        Ok(Self { project: Some(project), nodes, links: None, directory: Some(directory), key })
+        let (project, links, without_disks) = (Some(project), None, None);
+        Ok(Self { project, nodes, links, without_disks, directory: Some(directory), key })
     }
 
     /// Lets all nodes run on machines whose clocks and disks lie as `set_faults` says, and which lose what
     /// was not synced with every end of a process.
     pub fn make_faulty(&mut self) {
         self.ids().into_iter().for_each(|id| self.process_mut(id).set_faulty());
+    }
+
+    /// Gives processes, none of which has run yet, disks of their own, which can lose their power.
+    /// `lacks` tells why they have none, if that cannot be done here.
+    pub fn give_disks(&mut self) {
+        if self.project.is_some() {
+            return;
+        }
+        let made: anyhow::Result<Vec<Disk>> =
+            self.ids().into_iter().map(|id| self.process(id).make_disk()).collect();
+        self.without_disks = made.as_ref().err().map(|error| format!("{error:#}"));
+        for (id, disk) in self.ids().into_iter().zip(made.unwrap_or_default()) {
+            self.process_mut(id).set_disk(disk);
+        }
     }
 
     /// Lets all nodes run another build of the program, from their next start on.
@@ -194,7 +200,9 @@ impl Cluster {
         };
         let nodes = (1..=count).map(process).collect();
         let key = AccountKey::emulator();
-        Self { project: None, nodes, links: None, directory: Some(directory), key }
+        let (project, links) = (None, None);
+        let without_disks = Some("nobody gave the nodes disks of their own".to_string());
+        Self { project, nodes, links, without_disks, directory: Some(directory), key }
     }
 
     /// Starts all nodes, and waits until they are ready.
@@ -289,6 +297,18 @@ impl Cluster {
         });
     }
 
+    /// Takes the power from the machines of these nodes, which run, at the same time: what was not synced is
+    /// gone, in all of their files. They do not run afterwards, and their disks are whole.
+    pub fn lose_power(&mut self, nodes: &[u32]) {
+        let hold = |node: &u32| (self.disk(*node), self.node(*node).hold_for_power_loss());
+        let disks: Vec<(&Disk, Option<u32>)> = nodes.iter().map(hold).collect();
+        Disk::lose_power(&disks).expect("disks can be shut down");
+        self.kill_at_once(nodes);
+        for node in nodes {
+            self.disk(*node).remount().expect("a disk that was shut down can be mounted again");
+        }
+    }
+
     /// Lets a node, from its next start on, have so many files and connections open.
     pub fn set_descriptors_max(&mut self, node: u32, most: u64) {
         self.process_mut(node).set_descriptors_max(most);
@@ -340,7 +360,7 @@ impl Cluster {
         }
     }
 
-    /// Leaves a node so little of something that it ends.
+    /// Leaves a node so little of something that it ends, or hardly moves.
     pub fn exhaust(&mut self, node: u32, resource: Resource) {
         self.node_mut(node).exhaust(resource);
     }
@@ -348,32 +368,6 @@ impl Cluster {
     /// Gives a node enough of it again.
     pub fn relieve(&mut self, node: u32, resource: Resource) {
         self.node_mut(node).relieve(resource);
-    }
-
-    /// Why something cannot be done to the running nodes; none if it can.
-    pub fn lacks(&mut self, ability: Ability) -> Option<String> {
-        let Some(project) = &self.project else {
-            let is_memory = ability == Ability::Exhaust(Resource::Memory);
-            return is_memory.then(|| "processes have no limit of their own".to_string());
-        };
-        let tried = match ability {
-            Ability::Lie => Err(anyhow!("ephemeris-faulty is not in the image")),
-            Ability::Exhaust(Resource::Disk) => match &project.without_disks {
-                Some(why) => Err(anyhow!("{why}")),
-                None => Ok(()),
-            },
-            Ability::Exhaust(Resource::Memory) => self.container_mut(1).try_limit(),
-            Ability::Exhaust(Resource::Descriptors) => {
-                Err(anyhow!("the limit of a container is set when it is made"))
-            }
-            Ability::Own => Err(anyhow!("files and settings of containers are not ours")),
-            Ability::Pass(passage) => {
-                let tried = self.try_set_link((1, 2), passage);
-                self.heal_links();
-                tried
-            }
-        };
-        tried.err().map(|error| format!("{error:#}"))
     }
 
     /// Damages the log of a node that is not running: what was acknowledged long ago.
@@ -489,6 +483,17 @@ impl Cluster {
         .await;
     }
 
+    /// Waits until the clocks of all nodes agree, and since this call did so once.
+    pub async fn await_clocks(&self) {
+        let begun = clock::monotonic();
+        wait::until_seen("the clocks to agree", SETTLE_DEADLINE, async || {
+            let status = self.status().await;
+            let agree = status.clocks_have_agreed(begun.elapsed());
+            if agree { Ok(()) } else { Err(format!("{:#?}", status.nodes)) }
+        })
+        .await;
+    }
+
     /// Waits until every group has all of its replicas on running nodes, whether they are quite level or
     /// not.
     pub async fn await_copies(&self) {
@@ -512,6 +517,10 @@ impl Cluster {
 
     fn node_mut(&mut self, node: u32) -> &mut dyn Node {
         self.nodes.get_mut(&node).expect("the cluster has this node").as_mut()
+    }
+
+    fn disk(&self, node: u32) -> &Disk {
+        self.node(node).disk().expect("the node has a disk of its own")
     }
 
     fn process(&self, node: u32) -> &Process {

@@ -4,6 +4,8 @@ use std::any::Any;
 use std::net::SocketAddr;
 use std::process::ExitStatus;
 
+use super::disk::Disk;
+
 /// Lines of a log shown when a test fails.
 const TAIL_LINES: usize = 60;
 
@@ -16,6 +18,8 @@ pub enum Resource {
     Memory,
     /// Descriptors of files and connections: no further one can be opened.
     Descriptors,
+    /// Time of processors: with so little it hardly moves.
+    Processor,
 }
 
 /// A node that may be running.
@@ -59,7 +63,14 @@ pub(super) trait Node: Any + Send + Sync {
         lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n")
     }
 
-    /// Leaves it so little of something that it ends.
+    /// Its own disk, if it has one.
+    fn disk(&self) -> Option<&Disk>;
+
+    /// The process that ends in the same moment as the disk under it; none if the node stands still from now
+    /// on, and sees nothing of it.
+    fn hold_for_power_loss(&self) -> Option<u32>;
+
+    /// Leaves it so little of something that it ends, or hardly moves.
     fn exhaust(&mut self, resource: Resource);
 
     /// Gives it enough again.

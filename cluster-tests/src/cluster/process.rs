@@ -8,6 +8,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use rustix::process::Resource::Nofile;
 use rustix::process::{Pid, Rlimit, Signal, getrlimit, kill_process, prlimit};
 
+use super::disk::Disk;
 use super::node::{Node, Resource};
 use super::ports::Port;
 
@@ -16,6 +17,8 @@ use super::ports::Port;
 pub(super) struct Process {
     /// The node's directory: its data and its log.
     directory: PathBuf,
+    /// A disk of its own for its data, if it has one.
+    disk: Option<Disk>,
     http: Port,
     peer: Port,
     program: Program,
@@ -30,8 +33,19 @@ impl Process {
     pub(super) fn new(directory: PathBuf, http: Port, peer: Port) -> Self {
         fs::create_dir_all(&directory).expect("the temporary directory is writable");
         let (program, arguments) = (Program::Ephemeris, Vec::new());
-        let (child, descriptors_max) = (None, None);
-        Self { directory, http, peer, program, arguments, child, descriptors_max }
+        let (disk, child, descriptors_max) = (None, None, None);
+        Self { directory, disk, http, peer, program, arguments, child, descriptors_max }
+    }
+
+    /// Makes a disk for its data. Needs root.
+    pub(super) fn make_disk(&self) -> anyhow::Result<Disk> {
+        Disk::make(&self.directory.join("disk"))
+    }
+
+    /// Lets it keep its data there, from its first start on.
+    pub(super) fn set_disk(&mut self, disk: Disk) {
+        assert!(!self.data().exists(), "the node was never started");
+        self.disk = Some(disk);
     }
 
     pub(super) fn peer(&self) -> SocketAddr {
@@ -65,8 +79,9 @@ impl Process {
         self.directory.join("faults.json")
     }
 
+    /// Below a disk, not where it is mounted: that could not be removed.
     pub(super) fn data(&self) -> PathBuf {
-        self.directory.join("data")
+        self.disk.as_ref().map_or(self.directory.as_path(), Disk::path).join("data")
     }
 
     fn log_file(&self) -> PathBuf {
@@ -163,10 +178,18 @@ impl Node for Process {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
+    fn disk(&self) -> Option<&Disk> {
+        self.disk.as_ref()
+    }
+
+    fn hold_for_power_loss(&self) -> Option<u32> {
+        Some(self.id())
+    }
+
     fn exhaust(&mut self, resource: Resource) {
         match resource {
             Resource::Disk => self.set_faults(r#"{ "log": "full" }"#),
-            Resource::Memory => panic!("a process has no limit of its own"),
+            Resource::Memory | Resource::Processor => panic!("a process has no limit of its own"),
             Resource::Descriptors => self.limit_descriptors(Some(0)),
         }
     }
@@ -174,7 +197,7 @@ impl Node for Process {
     fn relieve(&mut self, resource: Resource) {
         match resource {
             Resource::Disk => self.set_faults("{}"),
-            Resource::Memory => panic!("a process has no limit of its own"),
+            Resource::Memory | Resource::Processor => panic!("a process has no limit of its own"),
             // With its end the limit was gone.
             Resource::Descriptors if self.child.is_none() => {}
             Resource::Descriptors => self.limit_descriptors(getrlimit(Nofile).maximum),

@@ -1,6 +1,7 @@
 //! One client: a request at a time, through any node, never repeated.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -49,6 +50,9 @@ pub(crate) struct Shared {
     /// The path of the container whose leaders are broken.
     broken: String,
     samples: Mutex<Vec<Sample>>,
+    /// When those requests were sent that nobody has answered yet, by a number of their own.
+    under_way: Mutex<BTreeMap<u64, Nanos>>,
+    requests: AtomicU64,
     /// Answers nobody should get, and how often each was given.
     unexpected: Mutex<BTreeMap<String, u64>>,
     /// Why requests failed since all was put right, and how often; none before.
@@ -64,6 +68,8 @@ impl Shared {
             nodes,
             broken: broken.path(),
             samples: Mutex::default(),
+            under_way: Mutex::default(),
+            requests: AtomicU64::new(0),
             unexpected: Mutex::default(),
             failures: Mutex::default(),
             sometimes: Mutex::default(),
@@ -119,6 +125,11 @@ impl Shared {
         let samples = locked(&self.samples);
         let failed = |one: &&Sample| matches!(one.end, End::Refused | End::Unknown);
         samples.iter().filter(failed).map(|one| one.ret).max()
+    }
+
+    /// When the oldest request was sent that is not answered yet.
+    pub(crate) fn waits_since(&self) -> Option<Nanos> {
+        locked(&self.under_way).values().min().copied()
     }
 
     /// When the first write, or read, was answered that was sent after an instant to the partition whose
@@ -194,8 +205,11 @@ impl Hand {
         let shared = self.shared.clone();
         let (node, client) = &shared.nodes[at];
         let begun = self.now();
+        let number = shared.requests.fetch_add(1, Ordering::Relaxed);
+        locked(&shared.under_way).insert(number, begun);
         let answer = tokio::time::timeout(patience, client.send(call)).await;
         let ret = self.now();
+        locked(&shared.under_way).remove(&number);
         let throttled = answer.as_ref().is_ok_and(is_throttled);
         let reply = match answer.map(Fate::of) {
             Err(_) => {
@@ -208,6 +222,7 @@ impl Hand {
             }
             Ok(Fate::NotExecuted(_)) if throttled => Reply::Refused,
             Ok(Fate::NotExecuted(reason)) => {
+                shared.count("a request was surely not carried out");
                 shared.note_failure(*node, call, &reason);
                 Reply::Refused
             }

@@ -9,6 +9,7 @@
 //! 6. `report` writes results, histories and pictures to a directory of the run's own.
 
 mod arguments;
+mod end_state;
 mod hand;
 mod nemesis;
 mod report;

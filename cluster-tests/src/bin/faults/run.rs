@@ -1,7 +1,9 @@
 //! A run, from the first node's start to the verdict.
 
+use std::any::Any;
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
@@ -14,6 +16,7 @@ use ephemeris_cluster_tests::client::Container;
 use ephemeris_cluster_tests::clock;
 use ephemeris_cluster_tests::cluster::Cluster;
 use ephemeris_cluster_tests::history::{Nanos, Operation};
+use futures_util::FutureExt as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom as _;
@@ -21,6 +24,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use tokio::task::JoinSet;
 
 use crate::arguments::{Ends, Options, Place, Plan};
+use crate::end_state;
 use crate::hand::{Hand, Shared};
 use crate::nemesis::{Mode, Nemesis, Strike};
 use crate::report::{End, FaultWindow, HISTORY, Results, Sample, Summary};
@@ -42,6 +46,8 @@ const BREATH_MS: std::ops::Range<u64> = 500..3000;
 const RECOVERED: Duration = Duration::from_secs(1);
 /// Reasons that are told why a cluster did not recover.
 const FAILURES_SHOWN: usize = 10;
+/// How often it is told how far a run is where nobody sees the line that moves.
+const TELL_EVERY: Duration = Duration::from_secs(10);
 /// How often the harness looks whether it keeps pace.
 const TICK: Duration = Duration::from_millis(10);
 
@@ -79,7 +85,8 @@ struct Work {
     broken: Container,
 }
 
-/// What a run has shown.
+/// What a run has shown, as far as it came.
+#[derive(Default)]
 struct Observed {
     /// Modes that can be done here.
     modes: Vec<Mode>,
@@ -88,14 +95,25 @@ struct Observed {
     faults: Vec<FaultWindow>,
     samples: Vec<Sample>,
     rate_before_faults: f64,
-    recovery_ms: Option<u64>,
+    recovery: Option<Recovery>,
     /// Why requests failed after the last fault.
     failures: BTreeMap<String, u64>,
     late_ms_max: u64,
     /// What nodes counted and logged.
     sometimes: BTreeMap<&'static str, u64>,
-    /// What is wrong with the nodes in the end.
-    end_state: Vec<String>,
+    /// What is wrong with the nodes in the end, and what the nemesis saw.
+    wrong: Vec<String>,
+    /// What the harness itself could not do.
+    harness: Vec<String>,
+}
+
+/// When all requests were answered again.
+#[derive(Clone, Copy)]
+struct Recovery {
+    /// After the last fault was over, in milliseconds.
+    after_ms: u64,
+    /// From here on none may fail.
+    seen_at: Nanos,
 }
 
 async fn one(plan: &Plan, seed: u64) -> anyhow::Result<Results> {
@@ -107,17 +125,32 @@ async fn one(plan: &Plan, seed: u64) -> anyhow::Result<Results> {
     let mut cluster = cluster(plan, seed)?;
     cluster.start_all().await;
     let mut work = Work::new(&plan.options, &cluster);
-    let observed = work_through(plan, seed, &mut cluster, &mut work, &progress).await?;
+    let mut observed = Observed::default();
+    // What was seen until then is judged and kept, whatever becomes of the harness.
+    let through = work_through(plan, seed, (&mut cluster, &mut work), &mut observed, &progress);
+    match AssertUnwindSafe(through).catch_unwind().await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => observed.harness.push(format!("{error:#}")),
+        Err(panic) => observed.harness.push(said_by(&*panic)),
+    }
+    if !observed.harness.is_empty() {
+        // What was asked for is waited for: it may have been done.
+        match work.end().await {
+            Ok(samples) => observed.samples.extend(samples),
+            Err(error) => observed.harness.push(format!("{error:#}")),
+        }
+    }
 
     progress.set_message("judging");
-    let findings = judged(work.workloads.clone()).await?;
-    let results = results(plan, seed, begun.elapsed(), (&observed, findings), &work);
-    progress.set_message("writing");
+    let findings = judged(work.workloads.clone(), &observed.modes).await?;
     let histories: Vec<Vec<Operation>> =
         work.workloads.iter().flat_map(|workload| workload.histories()).collect();
+    observed.sometimes.extend(sometimes::of_histories(&histories));
+    let results = results(plan, seed, begun.elapsed(), (&observed, findings), &work);
+    progress.set_message("writing");
     let directory = directory(plan, seed);
     results.write(&directory, &observed.samples, &histories, failing(&results).as_deref())?;
-    if results.is_ok() && matches!(plan.ends, Ends::Soak(_)) {
+    if results.is_ok() && matches!(plan.ends, Ends::Soak { .. }) {
         // A night's histories would fill the disk.
         std::fs::remove_file(directory.join(HISTORY))?;
     }
@@ -150,18 +183,27 @@ fn cluster(plan: &Plan, seed: u64) -> anyhow::Result<Cluster> {
     if plan.options.modes().into_iter().any(Mode::is_of_machine) {
         cluster.make_faulty();
     }
+    if plan.options.modes().into_iter().any(Mode::loses_power) {
+        cluster.give_disks();
+    }
     Ok(cluster)
+}
+
+/// What a panic said.
+fn said_by(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("a panic").to_string()
 }
 
 /// Lets clients work, breaks the cluster, mends it, and looks at everything once more.
 async fn work_through(
     plan: &Plan,
     seed: u64,
-    cluster: &mut Cluster,
-    work: &mut Work,
+    (cluster, work): (&mut Cluster, &mut Work),
+    observed: &mut Observed,
     progress: &ProgressBar,
-) -> anyhow::Result<Observed> {
-    let (modes, skipped) = can_and_cannot(&plan.options, cluster);
+) -> anyhow::Result<()> {
+    (observed.modes, observed.skipped) = can_and_cannot(&plan.options, cluster);
     let mut rng = SmallRng::seed_from_u64(seed);
     let pace = Pace::start();
     let counts = Counts::follow(cluster);
@@ -174,7 +216,7 @@ async fn work_through(
     work.begin(&mut rng);
     progress.set_message("warming up");
     tokio::time::sleep(WARM_UP).await;
-    let rate_before_faults = float(work.shared.done()) / WARM_UP.as_secs_f64();
+    observed.rate_before_faults = float(work.shared.done()) / WARM_UP.as_secs_f64();
 
     let rng_of_nemesis = SmallRng::seed_from_u64(rng.random());
     let mut nemesis = Nemesis {
@@ -185,35 +227,28 @@ async fn work_through(
         election_timeout: settings(plan, seed).election_timeout(),
         begun: None,
         installed: None,
+        struck: BTreeMap::new(),
+        wrong: Vec::new(),
     };
     let time = Duration::from_secs_f64(plan.minutes * 60.0);
-    let faults = break_things((&modes, time), &mut nemesis, &work.shared, &mut rng, progress).await;
+    break_things(time, &mut nemesis, (&work.shared, &mut rng), observed, progress).await;
     progress.set_message("recovering");
-    let recovery_ms = work.recovery().await;
-    let samples = work.end().await?;
+    observed.recovery = work.recovery(observed.faults.last().map(|fault| fault.stop)).await;
+    observed.samples = work.end().await?;
 
     progress.set_message("looking at everything once more");
     cluster.await_settled().await;
     for workload in &work.workloads {
-        let settled = workload.settle(&mut own).await;
-        settled.with_context(|| format!("{} at its end", workload.name()))?;
+        if let Err(error) = workload.settle(&mut own).await {
+            observed.harness.push(format!("{} at its end: {error:#}", workload.name()));
+        }
     }
-    let failures = work.shared.failures();
-    let (end_state, late_ms_max) = (end_state(cluster).await, pace.late_ms_max());
-    let mut sometimes = counts.totals();
-    sometimes.extend(sometimes::logged(cluster));
-    Ok(Observed {
-        modes,
-        skipped,
-        faults,
-        samples,
-        rate_before_faults,
-        recovery_ms,
-        failures,
-        late_ms_max,
-        sometimes,
-        end_state,
-    })
+    observed.failures = work.shared.failures();
+    observed.wrong.extend(end_state::wrong(cluster, &mut own).await?);
+    observed.late_ms_max = pace.late_ms_max();
+    observed.sometimes = counts.totals();
+    observed.sometimes.extend(sometimes::logged(cluster));
+    Ok(())
 }
 
 /// The modes that can be done here, and why others cannot.
@@ -231,8 +266,9 @@ fn can_and_cannot(
     (modes, skipped)
 }
 
-async fn judged(workloads: Vec<Arc<dyn Workload>>) -> anyhow::Result<Vec<Finding>> {
-    let tolerance = Tolerance { skew: nanos(SKEW), width: nanos(WIDTH) };
+async fn judged(workloads: Vec<Arc<dyn Workload>>, modes: &[Mode]) -> anyhow::Result<Vec<Finding>> {
+    let skew = modes.iter().map(|mode| mode.skew()).fold(SKEW, Duration::max);
+    let tolerance = Tolerance { skew: nanos(skew), width: nanos(WIDTH) };
     let judge =
         move || workloads.iter().flat_map(|workload| workload.judge(tolerance)).collect::<Vec<_>>();
     Ok(tokio::task::spawn_blocking(judge).await?)
@@ -251,8 +287,8 @@ fn results(
         *coverage.entry(fault.mode.clone()).or_default() += 1;
     }
     let mut rejected = rejections(&plan.options, observed, &coverage);
-    rejected.extend(observed.end_state.iter().cloned());
     rejected.extend(sometimes::missing(&observed.sometimes, &coverage));
+    rejected.extend(sometimes::missing_of(&observed.sometimes, &plan.options.kinds()));
     let mut sometimes = work.shared.sometimes();
     sometimes.extend(&observed.sometimes);
     let settings = settings(plan, seed);
@@ -269,12 +305,13 @@ fn results(
         throttled: count(End::Throttled),
         unknown: count(End::Unknown),
         rate_before_faults: observed.rate_before_faults,
-        recovery_ms: observed.recovery_ms,
+        recovery_ms: observed.recovery.map(|recovery| recovery.after_ms),
         late_ms_max: observed.late_ms_max,
         coverage,
         skipped: observed.skipped.clone(),
         faults: observed.faults.clone(),
-        findings,
+        findings: findings.into_iter().chain([at_the_end(observed)]).collect(),
+        harness: observed.harness.clone(),
         unexpected: work.shared.unexpected(),
         sometimes,
         rejected,
@@ -284,34 +321,42 @@ fn results(
 
 /// Lets one fault after the other happen, each mode as often as any other.
 async fn break_things(
-    (modes, time): (&[Mode], Duration),
+    time: Duration,
     nemesis: &mut Nemesis<'_>,
-    shared: &Arc<Shared>,
-    rng: &mut SmallRng,
+    (shared, rng): (&Arc<Shared>, &mut SmallRng),
+    observed: &mut Observed,
     progress: &ProgressBar,
-) -> Vec<FaultWindow> {
+) {
     let begun = clock::monotonic();
-    let mut faults: Vec<FaultWindow> = Vec::new();
+    let mut told = Duration::ZERO;
     let mut waiting: Vec<Mode> = Vec::new();
+    let faults = &mut observed.faults;
     while begun.elapsed() < time {
         if waiting.is_empty() {
-            waiting = modes.to_vec();
+            waiting.clone_from(&observed.modes);
             waiting.shuffle(rng);
         }
         let Some(mode) = waiting.pop() else { break };
-        progress.set_message(format!(
+        let message = format!(
             "{:.0} of {:.0} s: {}, fault {}; {} requests answered",
             begun.elapsed().as_secs_f64(),
             time.as_secs_f64(),
             mode.name(),
             faults.len() + 1,
             shared.done(),
-        ));
-        let Strike { targets, start, installed, stop } = nemesis.strike(mode).await;
+        );
+        if progress.is_hidden() && begun.elapsed() >= told {
+            println!("{message}");
+            told = begun.elapsed() + TELL_EVERY;
+        }
+        progress.set_message(message);
+        let Strike { targets, role, start, installed, stop } = nemesis.strike(mode).await;
+        observed.wrong.append(&mut nemesis.wrong);
         tokio::time::sleep(Duration::from_millis(rng.random_range(BREATH_MS))).await;
         faults.push(FaultWindow {
             mode: mode.name(),
             targets,
+            role,
             start,
             installed,
             stop,
@@ -319,14 +364,13 @@ async fn break_things(
             read_gap_ms: None,
         });
     }
-    for fault in &mut faults {
+    for fault in faults {
         let gap = |is_write| {
             let answered = shared.answered_after(fault.installed, is_write)?;
             Some((answered - fault.start) / NANOS_PER_MILLI)
         };
         (fault.write_gap_ms, fault.read_gap_ms) = (gap(true), gap(false));
     }
-    faults
 }
 
 impl Work {
@@ -366,18 +410,21 @@ impl Work {
         }
     }
 
-    /// How long it takes until every request is answered for a while, in milliseconds; none if that is
-    /// too long.
-    async fn recovery(&self) -> Option<u64> {
-        let healed = self.shared.timer.now();
+    /// How long it takes until every request is answered for a while, and none waits for longer; nothing
+    /// if that is too long.
+    async fn recovery(&self, healed: Option<Nanos>) -> Option<Recovery> {
+        let healed = healed.unwrap_or(self.shared.timer.now());
         self.shared.expect_answers();
-        let deadline = healed + nanos(RECOVERY + RECOVERED);
+        let deadline = self.shared.timer.now() + nanos(RECOVERY + RECOVERED);
         loop {
             tokio::time::sleep(Duration::from_millis(100)).await;
             let now = self.shared.timer.now();
             let failed_at = self.shared.last_failure().unwrap_or(0).max(healed);
-            if now.saturating_sub(failed_at) >= nanos(RECOVERED) {
-                return Some((failed_at - healed) / NANOS_PER_MILLI);
+            let recently = now.saturating_sub(nanos(RECOVERED));
+            let none_waits = self.shared.waits_since().is_none_or(|since| since >= recently);
+            if failed_at <= recently && none_waits {
+                let after_ms = (failed_at - healed) / NANOS_PER_MILLI;
+                return Some(Recovery { after_ms, seen_at: now });
             }
             if now > deadline {
                 return None;
@@ -395,32 +442,13 @@ impl Work {
     }
 }
 
-/// What is wrong with the nodes once all is over: processes that ended by themselves, replicas that
-/// differ.
-async fn end_state(cluster: &mut Cluster) -> Vec<String> {
-    let mut wrong = Vec::new();
-    for node in cluster.ids() {
-        if cluster.log(node).contains("panicked at") {
-            wrong.push(format!("node {node} has panicked: see its log"));
-        }
-    }
-    for (node, status) in cluster.ended_by_themselves() {
-        wrong.push(format!("node {node} has ended by itself: {status}"));
-    }
-    let status = cluster.status().await;
-    for group in &status.groups {
-        let mut items = group.replicas.iter().map(|replica| replica.items);
-        let first = items.next();
-        let copies = group.copies(status.nodes.len());
-        if group.replicas.len() != copies || items.any(|one| Some(one) != first) {
-            wrong.push(format!("replicas differ: {group:?}"));
-        }
-        let stopped = group.replicas.iter().filter_map(|replica| replica.stopped.as_ref());
-        wrong.extend(
-            stopped.map(|why| format!("a replica of group {} stopped: {why}", group.group)),
-        );
-    }
-    wrong
+/// What the nodes hold, and how they fared.
+fn at_the_end(observed: &Observed) -> Finding {
+    Finding::new(
+        "nodes: whole, alike and swept in the end",
+        observed.faults.len(),
+        observed.wrong.clone(),
+    )
 }
 
 /// Why a run does not count.
@@ -430,17 +458,29 @@ fn rejections(
     coverage: &BTreeMap<String, u64>,
 ) -> Vec<String> {
     let Observed {
-        modes, skipped, faults, samples, rate_before_faults, recovery_ms, failures, ..
+        modes, skipped, faults, samples, rate_before_faults, recovery, failures, ..
     } = observed;
     let mut rejected = Vec::new();
     if *rate_before_faults < RATE_MIN {
         rejected.push(format!("{rate_before_faults:.0} requests a second are too few"));
     }
-    if recovery_ms.is_none() {
-        let count: u64 = failures.values().sum();
-        rejected.push(format!(
-            "not every request was answered within ten seconds of the last fault: {count} were not"
-        ));
+    let is_failure = |one: &&Sample| matches!(one.end, End::Refused | End::Unknown);
+    let relapses = match recovery {
+        None => {
+            let count: u64 = failures.values().sum();
+            Some(format!(
+                "not every request was answered within ten seconds of the last fault: {count} were not"
+            ))
+        }
+        Some(Recovery { seen_at, .. }) => {
+            let later = samples.iter().filter(|one| one.call >= *seen_at);
+            let count = later.filter(is_failure).count();
+            let what = "requests failed after all had been answered again";
+            (count > 0).then(|| format!("{count} {what}"))
+        }
+    };
+    if let Some(relapses) = relapses {
+        rejected.push(relapses);
         let mut most: Vec<(&String, &u64)> = failures.iter().collect();
         most.sort_by_key(|(_, times)| Reverse(**times));
         let most = most.into_iter().take(FAILURES_SHOWN);
@@ -456,21 +496,38 @@ fn rejections(
         let asked_for = skipped.iter();
         rejected.extend(asked_for.map(|(mode, why)| format!("{mode} cannot be done here: {why}")));
     }
-    let has_writes = |fault: &FaultWindow| {
-        samples.iter().any(|one| one.is_write && one.call < fault.stop && one.ret > fault.start)
+    let is_written_during = |fault: &FaultWindow, ends: &[End]| {
+        let writes = samples.iter().filter(|one| one.is_write && ends.contains(&one.end));
+        writes.into_iter().any(|one| one.call < fault.stop && one.ret > fault.start)
     };
-    let idle = faults.iter().filter(|fault| !has_writes(fault));
+    let any = [End::Done, End::Refused, End::Throttled, End::Unknown];
+    let idle = faults.iter().filter(|fault| !is_written_during(fault, &any));
     rejected.extend(idle.map(|fault| format!("nobody wrote during {}", fault.mode)));
+    let acknowledged = faults.iter().filter(|fault| is_written_during(fault, &[End::Done]));
+    let acknowledged: BTreeSet<&String> = acknowledged.map(|fault| &fault.mode).collect();
+    let without = coverage.keys().filter(|mode| !acknowledged.contains(mode));
+    rejected.extend(without.map(|mode| format!("no write was acknowledged during any {mode}")));
+    let in_turns = modes.iter().filter(|mode| mode.alternates()).map(|mode| mode.name());
+    for mode in in_turns.filter(|mode| coverage.get(mode).is_some_and(|times| *times > 1)) {
+        let hits = faults.iter().filter(|fault| fault.mode == mode);
+        let roles: BTreeSet<&str> = hits.map(|fault| fault.role).collect();
+        if roles.len() == 1 {
+            rejected.push(format!("{mode} hit nobody but a {roles:?}"));
+        }
+    }
     rejected
 }
 
 /// The smallest part of a history that is wrong.
 fn failing(results: &Results) -> Option<Vec<Operation>> {
-    let illegal = results.findings.iter().find_map(|finding| match &finding.verdict {
-        Outcome::Illegal(reasons) => reasons.first(),
+    let reasons = results.findings.iter().filter_map(|finding| match &finding.verdict {
+        Outcome::Illegal(reasons) => Some(reasons),
         Outcome::Ok | Outcome::Unknown(_) => None,
     });
-    illegal?.lines().map(|line| serde_json::from_str(line).ok()).collect()
+    let operations = |reason: &String| {
+        reason.lines().map(|line| serde_json::from_str(line).ok()).collect::<Option<Vec<_>>>()
+    };
+    reasons.flatten().find_map(operations)
 }
 
 fn directory(plan: &Plan, seed: u64) -> PathBuf {
@@ -499,9 +556,10 @@ fn again(plan: &Plan, modes: &[Mode], (seed, settings): (u64, Settings)) -> Stri
     )
 }
 
-/// The commit that is tested, as far as git knows it.
+/// The commit that is tested, as far as git knows it, and whether it is not all that is.
 fn revision() -> String {
-    let output = Command::new("git").args(["rev-parse", "HEAD"]).output();
+    let describe = ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"];
+    let output = Command::new("git").args(describe).output();
     let text = output.ok().filter(|output| output.status.success()).map(|output| output.stdout);
     text.map_or("unknown".to_string(), |text| String::from_utf8_lossy(&text).trim().to_string())
 }

@@ -1,16 +1,18 @@
 //! Whether what the faults are for has happened at all: what nodes count and what they log.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ephemeris_cluster_tests::client::Client;
 use ephemeris_cluster_tests::cluster::Cluster;
+use ephemeris_cluster_tests::history::{Operation, Outcome};
 use ephemeris_cluster_tests::measure::Metrics;
 use tokio::task::JoinSet;
 
 use crate::hand::locked;
 use crate::nemesis::Mode;
+use crate::workload::Kind;
 
 /// How often nodes are asked for what they count; a process that ends takes the last of it along.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -18,7 +20,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_millis(400);
 
 /// Lines of logs, what each means, and the modes any one of which brings it about.
-const LOGGED: [(&str, &str, &[Mode]); 9] = [
+const LOGGED: [(&str, &str, &[Mode]); 8] = [
     (
         "installed a snapshot",
         "a snapshot was installed",
@@ -39,17 +41,24 @@ const LOGGED: [(&str, &str, &[Mode]); 9] = [
     ("taking back entries", "entries that were not committed were taken back", &[]),
     ("torn by a crash", "the torn end of a log was forgotten", &[]),
     ("no majority of clocks agrees; carrying on", "the clocks had no majority", &[]),
-    ("the partition clock has jumped", "a majority vouched for a jump of the clock", &[]),
 ];
 
-/// Counters, and what each counts.
-const COUNTED: [(&str, &str); 5] = [
-    ("ttl_doubt_waits_total", "a read waited for the partition clock"),
-    ("ttl_clock_advances_total", "the partition clock was advanced for a read"),
-    ("ttl_swept_items_total", "a sweep removed an item"),
-    ("follower_reads_total", "a follower answered a read"),
-    ("follower_reads_passed_on_total", "a follower left a read to the leader"),
+/// Counters, what each counts, and the workload that brings it about.
+const COUNTED: [(&str, &str, Option<Kind>); 7] = [
+    ("ttl_doubt_waits_total", "a read waited for the partition clock", Some(Kind::Register)),
+    (
+        "ttl_clock_advances_total",
+        "the partition clock was advanced for a read",
+        Some(Kind::Register),
+    ),
+    ("ttl_swept_items_total", "a sweep removed an item", Some(Kind::Register)),
+    ("follower_reads_total", "a follower answered a read", Some(Kind::Session)),
+    ("follower_reads_passed_on_total", "a follower left a read to the leader", None),
+    ("clock_jumps_vouched_total", "a majority vouched for a jump of the clock", None),
+    ("clock_jumps_guarded_total", "a jump of the clock was not believed", None),
 ];
+/// What histories show.
+const SEEN_LATER: &str = "a write of unknown outcome was seen later";
 
 /// Follows what nodes count, over the ends of their processes.
 pub(crate) struct Counts {
@@ -88,7 +97,7 @@ impl Counts {
                 loop {
                     if let Some(metrics) = ask(&client).await {
                         let mut seen = locked(&seen);
-                        for (name, _) in COUNTED {
+                        for (name, ..) in COUNTED {
                             seen.entry((node, name)).or_default().note(metrics.count(name));
                         }
                     }
@@ -106,7 +115,7 @@ impl Counts {
             let counters = seen.iter().filter(|((_, counter), _)| *counter == name);
             counters.map(|(_, counter)| counter.total()).sum()
         };
-        COUNTED.iter().map(|(name, what)| (*what, total(name))).collect()
+        COUNTED.iter().map(|(name, what, _)| (*what, total(name))).collect()
     }
 }
 
@@ -130,6 +139,26 @@ pub(crate) fn missing(
     let wanted = LOGGED.iter().filter(|(.., modes)| was_there(modes));
     let wanted = wanted.filter(|(_, what, _)| happened.get(what).is_none_or(|times| *times == 0));
     wanted.map(|(_, what, _)| format!("it never happened that {what}")).collect()
+}
+
+/// How often each thing happened that histories tell of.
+pub(crate) fn of_histories(histories: &[Vec<Operation>]) -> BTreeMap<&'static str, u64> {
+    let seen_later = |history: &Vec<Operation>| {
+        let seen: HashSet<u64> = history.iter().filter_map(|one| Some(one.seen()?.0)).collect();
+        let unknown = history.iter().filter(|one| one.outcome == Outcome::Unknown);
+        let serials = unknown.filter_map(|one| one.action.serial());
+        serials.filter(|serial| seen.contains(serial)).count() as u64
+    };
+    BTreeMap::from([(SEEN_LATER, histories.iter().map(seen_later).sum())])
+}
+
+/// What should have happened, since clients did what brings it about, and has not.
+pub(crate) fn missing_of(happened: &BTreeMap<&'static str, u64>, kinds: &[Kind]) -> Vec<String> {
+    let counted = COUNTED.iter().map(|(_, what, kind)| (*what, *kind));
+    let wanted = counted.chain([(SEEN_LATER, Some(Kind::Register))]);
+    let wanted = wanted.filter(|(_, kind)| kind.is_some_and(|kind| kinds.contains(&kind)));
+    let missing = wanted.filter(|(what, _)| happened.get(what).is_none_or(|times| *times == 0));
+    missing.map(|(what, _)| format!("it never happened that {what}")).collect()
 }
 
 #[cfg(test)]
@@ -156,5 +185,17 @@ mod tests {
         );
         let happened = BTreeMap::from([("a snapshot was installed", 1)]);
         assert_eq!(missing(&happened, &covered), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_a_workload_brings_about_is_missed_only_if_clients_did_it() {
+        let nothing = BTreeMap::new();
+        assert_eq!(missing_of(&nothing, &[Kind::Bank]), Vec::<String>::new());
+        assert_eq!(
+            missing_of(&nothing, &[Kind::Session]),
+            ["it never happened that a follower answered a read"]
+        );
+        let happened = BTreeMap::from([("a follower answered a read", 1)]);
+        assert_eq!(missing_of(&happened, &[Kind::Session]), Vec::<String>::new());
     }
 }

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use ephemeris_cluster_tests::client::Call;
+use ephemeris_cluster_tests::cluster::Passage;
 use ephemeris_cluster_tests::wait;
 use rand::RngExt as _;
 use serde_json::json;
 
+use super::links::around;
 use super::{Nemesis, names};
 
 /// How long others may take until they can do without a node.
@@ -19,7 +21,8 @@ const FLUSHES: u32 = 6;
 const FLUSH_PAUSE: Duration = Duration::from_millis(800);
 
 /// Where processes end, as `ephemeris-faulty` knows them.
-const POINTS: [&str; 4] = ["log-written", "log-synced", "state-written", "state-flushed"];
+const POINTS: [&str; 5] =
+    ["log-written", "log-torn", "log-synced", "state-written", "state-flushed"];
 const POINTS_OF_SNAPSHOTS: [&str; 3] =
     ["snapshot-received", "snapshot-begun", "snapshot-installed"];
 
@@ -38,27 +41,61 @@ impl Nemesis<'_> {
 
     /// A node loses its disk: it must be refused, is forgotten, and comes back as a new one.
     pub(super) async fn replace(&mut self, node: u32) -> Vec<String> {
+        self.lose_disk(node).await;
+        self.rebuild(node).await;
+        names(&[node])
+    }
+
+    /// The same, while another hears and says nothing. If a group had no majority without the two, the node
+    /// is not forgotten before the other is back.
+    pub(super) async fn replace_while_cut(
+        &mut self,
+        node: u32,
+        cut: u32,
+        lasts: Duration,
+    ) -> Vec<String> {
+        let mut others = self.cluster.ids();
+        others.retain(|other| *other != cut);
+        self.set_links(&around(cut, &others), Passage::Held);
+        self.lose_disk(node).await;
+        let is_forgotten = self.try_rebuild(node).is_ok();
+        if is_forgotten {
+            self.cluster.spawn(node);
+        }
+        tokio::time::sleep(lasts).await;
+        self.cluster.heal_links();
+        if is_forgotten {
+            self.cluster.await_ready(node).await;
+            self.cluster.await_copies().await;
+        } else {
+            self.rebuild(node).await;
+        }
+        let when = if is_forgotten { "meanwhile" } else { "afterwards" };
+        vec![format!("n{node} replaced {when}"), format!("n{cut} cut off")]
+    }
+
+    async fn lose_disk(&mut self, node: u32) {
         self.cluster.kill(node);
         self.note_installed();
         self.cluster.wipe(node);
         self.cluster.spawn(node);
         let status = self.cluster.await_exit(node).await;
         assert!(!status.success(), "node {node} ended well though its data are gone");
-        self.rebuild(node).await;
-        names(&[node])
     }
 
     async fn rebuild(&mut self, node: u32) {
-        wait::until_seen("the node to be forgotten", FORGOTTEN_WITHIN, async || {
-            let rebuilt = tokio::task::block_in_place(|| self.cluster.rebuild(node));
-            if rebuilt.status.success() {
-                return Ok(());
-            }
-            Err(String::from_utf8_lossy(&rebuilt.stderr).into_owned())
-        })
-        .await;
+        let rebuild = async || self.try_rebuild(node);
+        wait::until_seen("the node to be forgotten", FORGOTTEN_WITHIN, rebuild).await;
         self.cluster.restart(node).await;
         self.cluster.await_copies().await;
+    }
+
+    fn try_rebuild(&self, node: u32) -> Result<(), String> {
+        let rebuilt = tokio::task::block_in_place(|| self.cluster.rebuild(node));
+        if rebuilt.status.success() {
+            return Ok(());
+        }
+        Err(String::from_utf8_lossy(&rebuilt.stderr).into_owned())
     }
 
     /// Whoever leads has others lead.
@@ -66,15 +103,20 @@ impl Nemesis<'_> {
         let mut asked = Vec::new();
         for _ in 0..HAND_OVERS {
             let leader = self.cluster.leader(self.container).await;
-            let hand_over = Call::post("/admin/hand-over", "");
-            let answer = self.cluster.client(leader).send(&hand_over).await;
-            assert!(answer.is_ok_and(|answer| answer.status == 200), "node {leader} hands over");
-            self.note_installed();
+            self.hand_over(leader).await;
             asked.push(leader);
             let pause = self.rng.random_range(HAND_OVER_PAUSE_MS);
             tokio::time::sleep(Duration::from_millis(pause)).await;
         }
         names(&asked)
+    }
+
+    /// A node has others lead what it leads.
+    pub(super) async fn hand_over(&mut self, leader: u32) {
+        let hand_over = Call::post("/admin/hand-over", "");
+        let answer = self.cluster.client(leader).send(&hand_over).await;
+        assert!(answer.is_ok_and(|answer| answer.status == 200), "node {leader} hands over");
+        self.note_installed();
     }
 
     /// A node is away for so long that the others' logs do not reach back to what it has.

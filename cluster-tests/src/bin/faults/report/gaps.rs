@@ -64,6 +64,7 @@ mod tests {
         FaultWindow {
             mode,
             targets,
+            role: "leader",
             start: 0,
             installed: 0,
             stop: 0,

@@ -21,8 +21,10 @@ use timeline::timeline_html;
 
 pub(crate) use summary::Summary;
 
-/// The file with every request for every key, and every fault.
+/// The file with every request of `register` that may have been carried out, and every fault.
 pub(crate) const HISTORY: &str = "history.jsonl";
+/// The smallest part of it that is wrong.
+const FAILING: &str = "failing.jsonl";
 
 /// The harness may be late by so much: if it is later, it has measured itself.
 const LATE_MS_MAX: u64 = 200;
@@ -60,6 +62,8 @@ pub(crate) struct FaultWindow {
     pub(crate) mode: String,
     /// As `n1` or `n1>n3`.
     pub(crate) targets: Vec<String>,
+    /// What they were: `leader`, `follower` or `several`.
+    pub(crate) role: &'static str,
     /// Before anything was done, when something first was, and after all was put right.
     pub(crate) start: Nanos,
     pub(crate) installed: Nanos,
@@ -99,6 +103,8 @@ pub(crate) struct Results {
     pub(crate) skipped: BTreeMap<String, String>,
     pub(crate) faults: Vec<FaultWindow>,
     pub(crate) findings: Vec<Finding>,
+    /// What the harness itself could not do.
+    pub(crate) harness: Vec<String>,
     /// Answers that nobody should get.
     pub(crate) unexpected: BTreeMap<String, u64>,
     /// What should happen sometimes.
@@ -113,6 +119,7 @@ impl Results {
     /// True if the run counts, and everything that was judged holds.
     pub(crate) fn is_ok(&self) -> bool {
         self.rejected.is_empty()
+            && self.harness.is_empty()
             && self.unexpected.is_empty()
             && self.findings.iter().all(|one| one.verdict == Outcome::Ok)
     }
@@ -147,6 +154,9 @@ impl Results {
         for why in &self.rejected {
             println!("REJECTED: {why}");
         }
+        for why in &self.harness {
+            println!("HARNESS: {why}");
+        }
         let Self { done, refused, throttled, unknown, .. } = self;
         let Self { rate_before_faults, late_ms_max, .. } = self;
         println!(
@@ -177,16 +187,28 @@ impl Results {
         let shown = failing.or(histories.first().map(Vec::as_slice)).unwrap_or_default();
         let key = shown.first().map_or("", |one| one.key.as_str());
         fs::write(directory.join("timeline.html"), timeline_html(key, shown, &self.faults))?;
-        let mut lines = std::io::BufWriter::new(fs::File::create(directory.join(HISTORY))?);
-        for operation in histories.iter().flatten() {
-            serde_json::to_writer(&mut lines, operation)?;
-            lines.write_all(b"\n")?;
+        if let Some(failing) = failing {
+            write_lines(&directory.join(FAILING), failing)?;
         }
-        for fault in &self.faults {
-            serde_json::to_writer(&mut lines, fault)?;
-            lines.write_all(b"\n")?;
-        }
-        lines.flush()?;
-        Ok(())
+        let operations = histories.iter().flatten().map(Line::Operation);
+        let faults = self.faults.iter().map(Line::Fault);
+        write_lines(&directory.join(HISTORY), operations.chain(faults))
     }
+}
+
+/// A line of a history.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Line<'a> {
+    Operation(&'a Operation),
+    Fault(&'a FaultWindow),
+}
+
+fn write_lines(file: &Path, all: impl IntoIterator<Item = impl Serialize>) -> anyhow::Result<()> {
+    let mut lines = std::io::BufWriter::new(fs::File::create(file)?);
+    for one in all {
+        serde_json::to_writer(&mut lines, &one)?;
+        lines.write_all(b"\n")?;
+    }
+    Ok(lines.flush()?)
 }

@@ -308,6 +308,7 @@ pub(super) mod tests {
         FaultWindow {
             mode: "slow & <odd>".to_owned(),
             targets,
+            role: "leader",
             start,
             installed: start,
             stop,

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use ephemeris_cluster_tests::checker::Tolerance;
 use ephemeris_cluster_tests::client::{Answer, Call, Container};
 use ephemeris_cluster_tests::history::Nanos;
@@ -54,12 +54,14 @@ impl Append {
         Call::get(self.container.item(&id(list))).key(&key(list))
     }
 
-    fn note(&self, list: usize, (call, ret): (Nanos, Nanos), answer: &Answer) {
-        let body = answer.json();
-        if let Some(values) = body["list"].as_array() {
-            let values = values.iter().filter_map(Value::as_u64).collect();
-            locked(&self.lists).all[list].reads.push((call, ret, values));
-        }
+    /// Notes what an answer shows of a list. One that nobody has made yet has no values.
+    fn note(&self, hand: &Hand, list: usize, (call, ret): (Nanos, Nanos), answer: &Answer) {
+        let values: Vec<u64> = match (answer.status, answer.json()["list"].as_array()) {
+            (200, Some(values)) => values.iter().filter_map(Value::as_u64).collect(),
+            (404, None) => Vec::new(),
+            _ => return hand.shared.complain(format!("a list: {}", answer.describe())),
+        };
+        locked(&self.lists).all[list].reads.push((call, ret, values));
     }
 
     /// A list, and a value for it that nobody has.
@@ -101,7 +103,7 @@ impl Workload for Append {
             if hand.rng.random_bool(0.4) {
                 let asked = hand.ask(&self.read(list)).await;
                 if let Reply::Answered(answer) = &asked.reply {
-                    self.note(list, (asked.call, asked.ret), answer);
+                    self.note(hand, list, (asked.call, asked.ret), answer);
                 }
                 return;
             }
@@ -113,6 +115,7 @@ impl Workload for Append {
                     locked(&self.lists).all[list].appends.insert(value, times);
                 }
                 Reply::Answered(answer) if answer.status == 404 => {
+                    self.note(hand, list, (asked.call, asked.ret), &answer);
                     // It does not matter who makes it, nor what comes of this.
                     let item = json!({ "id": id(list), "pk": key(list), "list": [] });
                     hand.ask(&store(&self.container, &item, false)).await;
@@ -134,9 +137,7 @@ impl Workload for Append {
             for list in 0..lists {
                 let call = hand.now();
                 let answer = hand.insist_answer(&self.read(list), RECOVERY).await?;
-                ensure!(matches!(answer.status, 200 | 404), "a list: {}", answer.describe());
-                let ret = hand.now();
-                self.note(list, (call, ret), &answer);
+                self.note(hand, list, (call, hand.now()), &answer);
             }
             Ok(())
         })
@@ -154,9 +155,9 @@ impl Workload for Append {
 
 impl List {
     fn wrong(&self) -> Vec<String> {
-        let nothing = Vec::new();
-        let last = self.reads.iter().max_by_key(|(call, ..)| *call);
-        let last = last.map_or(&nothing, |(.., values)| values);
+        let Some((looked, _, last)) = self.reads.iter().max_by_key(|(call, ..)| *call) else {
+            return Vec::new();
+        };
         let mut wrong = Vec::new();
         let places: HashMap<u64, usize> =
             last.iter().enumerate().map(|(at, value)| (*value, at)).collect();
@@ -164,7 +165,7 @@ impl List {
             wrong.push("a value is there twice".to_string());
         }
         for (value, (_, ret)) in &self.appends {
-            if ret.is_some() && !places.contains_key(value) {
+            if ret.is_some_and(|ret| ret < *looked) && !places.contains_key(value) {
                 wrong.push(format!("{value} was acknowledged and is lost"));
             }
         }
@@ -174,7 +175,7 @@ impl List {
                 .map(|value| format!("{value} was refused and is there")),
         );
         for (call, ret, values) in &self.reads {
-            if !last.starts_with(values) {
+            if ret < looked && !last.starts_with(values) {
                 wrong.push(format!("{values:?} is no beginning of {last:?}"));
             }
             let is_missing = |(_, done): &(Nanos, Option<Nanos>)| done.is_some_and(|at| at < *call);
@@ -219,6 +220,7 @@ mod tests {
     #[test]
     fn what_is_lost_doubled_turned_round_or_stale_is_found() {
         assert_eq!(judged(&[(60, 61, &[1])]), 2, "lost, and not shown");
+        assert_eq!(judged(&[(25, 26, &[]), (60, 61, &[1, 3])]), 1, "not there for a while");
         assert_eq!(judged(&[(60, 61, &[1, 3, 3])]), 1, "twice");
         assert_eq!(judged(&[(60, 61, &[3, 1])]), 1, "turned round");
         assert_eq!(judged(&[(55, 56, &[1]), (60, 61, &[1, 3])]), 1, "stale");

@@ -2,9 +2,9 @@
 
 use std::sync::Mutex;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use ephemeris_cluster_tests::checker::Tolerance;
-use ephemeris_cluster_tests::client::{Call, Container};
+use ephemeris_cluster_tests::client::{Answer, Call, Container};
 use ephemeris_cluster_tests::history::Nanos;
 use rand::RngExt as _;
 use serde_json::{Value, json};
@@ -16,13 +16,15 @@ use crate::hand::{Hand, Reply, locked};
 
 const COUNTERS: usize = 4;
 
-/// What happened to a counter.
+/// What happened to a counter, or to whatever else is counted.
 #[derive(Clone, Default)]
-struct Counts {
+pub(super) struct Counts {
     /// Calls and returns of increments; none where nobody knows what came of them.
-    increments: Vec<(Nanos, Option<Nanos>)>,
+    pub(super) increments: Vec<(Nanos, Option<Nanos>)>,
     /// Calls, returns, and what was shown.
-    reads: Vec<(Nanos, Nanos, u64)>,
+    pub(super) reads: Vec<(Nanos, Nanos, u64)>,
+    /// What was shown in the end, if it is no counter.
+    gone: Option<String>,
 }
 
 pub(super) struct Counter {
@@ -43,6 +45,11 @@ impl Counter {
 
 fn key(which: usize) -> Value {
     json!(format!("p{which}"))
+}
+
+/// What a counter shows; none if there is none.
+fn shown(answer: &Answer) -> Option<u64> {
+    answer.json()["n"].as_u64()
 }
 
 impl Workload for Counter {
@@ -67,10 +74,12 @@ impl Workload for Counter {
             let which = hand.rng.random_range(0..COUNTERS);
             if hand.rng.random_bool(0.4) {
                 let asked = hand.ask(&self.read(which)).await;
-                if let Reply::Answered(answer) = asked.reply
-                    && let Some(n) = answer.json()["n"].as_u64()
-                {
-                    locked(&self.counters)[which].reads.push((asked.call, asked.ret, n));
+                let Reply::Answered(answer) = &asked.reply else { return };
+                match shown(answer) {
+                    Some(n) => {
+                        locked(&self.counters)[which].reads.push((asked.call, asked.ret, n));
+                    }
+                    None => hand.shared.complain(format!("a counter: {}", answer.describe())),
                 }
                 return;
             }
@@ -96,10 +105,12 @@ impl Workload for Counter {
             for which in 0..COUNTERS {
                 let call = hand.now();
                 let answer = hand.insist_answer(&self.read(which), RECOVERY).await?;
-                let n = answer.json()["n"].as_u64();
-                ensure!(n.is_some(), "a counter is gone: {}", answer.describe());
-                let read = (call, hand.now(), n.unwrap_or_default());
-                locked(&self.counters)[which].reads.push(read);
+                let ret = hand.now();
+                let counts = &mut locked(&self.counters)[which];
+                match shown(&answer) {
+                    Some(n) => counts.reads.push((call, ret, n)),
+                    None => counts.gone = Some(answer.describe()),
+                }
             }
             Ok(())
         })
@@ -117,17 +128,18 @@ impl Workload for Counter {
 
 impl Counts {
     /// Reads of less than was acknowledged before, or of more than was ever begun.
-    fn wrong(&self) -> Vec<String> {
+    pub(super) fn wrong(&self) -> Vec<String> {
         let mut returns: Vec<Nanos> = self.increments.iter().filter_map(|(_, ret)| *ret).collect();
         let mut calls: Vec<Nanos> = self.increments.iter().map(|(call, _)| *call).collect();
         returns.sort_unstable();
         calls.sort_unstable();
-        let mut wrong = Vec::new();
+        let gone = self.gone.iter().map(|shown| format!("is gone in the end: {shown}"));
+        let mut wrong: Vec<String> = gone.collect();
         for (call, ret, n) in &self.reads {
             let least = returns.partition_point(|at| at < call) as u64;
             let most = calls.partition_point(|at| at < ret) as u64;
             if !(least..=most).contains(n) {
-                wrong.push(format!("{n} was read, of {least} to {most} increments"));
+                wrong.push(format!("{n} was read, of {least} to {most}"));
             }
         }
         wrong
@@ -142,11 +154,17 @@ mod tests {
     fn a_read_is_between_what_was_acknowledged_and_what_was_begun() {
         let increments = vec![(10, Some(20)), (30, None), (50, Some(60))];
         let judged = |reads: Vec<(Nanos, Nanos, u64)>| {
-            Counts { increments: increments.clone(), reads }.wrong().len()
+            Counts { increments: increments.clone(), reads, gone: None }.wrong().len()
         };
         assert_eq!(judged(vec![(0, 5, 0), (25, 28, 1), (61, 70, 2), (61, 70, 3)]), 0);
         assert_eq!(judged(vec![(25, 28, 0)]), 1, "lost");
         assert_eq!(judged(vec![(25, 28, 2)]), 1, "done twice");
         assert_eq!(judged(vec![(61, 70, 4)]), 1, "done twice");
+    }
+
+    #[test]
+    fn a_counter_that_is_gone_in_the_end_is_wrong() {
+        let counts = Counts { gone: Some("404/0".to_string()), ..Counts::default() };
+        assert_eq!(counts.wrong().len(), 1);
     }
 }

@@ -1,5 +1,10 @@
-//! W7: the feed of all versions has every change once, in the order of the entries: one create and one
-//! expiry of every item, and nothing of an item behind its end.
+//! W7: the feeds of all versions, one for each range, have every change once, in the order of the entries:
+//! of an item how it came, how it was replaced, and its end, a delete or an expiry.
+//!
+//! 1. Every item is changed by one client, one change after the other.
+//! 2. It is left alone once the outcome of a change is not known, and expires if it is there: so there is
+//!    one change at most of which nobody knows, and it is the last.
+//! 3. What the feed tells is what was acknowledged, with that one or without it, and then the end.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -13,32 +18,61 @@ use rand::RngExt as _;
 use serde_json::{Value, json};
 
 use super::{
-    Created, Doing, Finding, Kind, ONE_PARTITION, RECOVERY, Workload, create_container, store,
+    Doing, Finding, Kind, RECOVERY, TWO_PARTITIONS, Workload, create_container, replace, rows,
+    store,
 };
 use crate::hand::{Hand, Reply, locked};
 
-/// Seconds that an item lives at most.
+/// Ranges of the container: each has a feed of its own.
+const RANGES: usize = 2;
+/// Logical partitions, of both ranges together.
+const PARTITION_KEYS: u64 = 8;
+/// The client that reads; the others write.
+const READER: u32 = 0;
+/// Seconds that an item lives at most, if it is not replaced.
 const TTL_MAX: u64 = 3;
-/// How long it may take until the last item is expired, swept and told.
+/// How often a client goes on with its item, and how often it deletes it then.
+const STAYS: f64 = 0.6;
+const DELETES: f64 = 0.2;
+/// How long it may take until the last item has ended, is swept and told.
 const END: Duration = Duration::from_mins(1);
+
+/// A change of an item; versions are told apart by their serials.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    Created(u64),
+    Replaced(u64),
+    Deleted,
+    Expired,
+}
+
+/// What is known of an item.
+#[derive(Debug, Default)]
+struct Life {
+    /// Changes that were acknowledged, in order.
+    acknowledged: Vec<Change>,
+    /// Nobody knows.
+    unknown: Option<Change>,
+    told: Vec<Change>,
+}
+
+/// How far the feed of a range was read.
+#[derive(Default)]
+struct Place {
+    tag: Option<String>,
+    last_lsn: u64,
+}
 
 #[derive(Default)]
 struct Seen {
     made: u64,
-    created: Created,
-    /// Behind what was read.
-    tag: Option<String>,
-    /// What was told of each item, in order.
-    told: BTreeMap<String, Vec<Change>>,
-    last_lsn: u64,
+    /// The item that each client is at, by its number.
+    at_work: BTreeMap<u32, u64>,
+    lives: BTreeMap<String, Life>,
+    places: [Place; RANGES],
+    /// True if the feeds were read to their ends, once all was well.
+    is_complete: bool,
     wrong: Vec<String>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Change {
-    Created,
-    Expired,
-    Other,
 }
 
 pub(super) struct Feed {
@@ -46,66 +80,180 @@ pub(super) struct Feed {
     seen: Mutex<Seen>,
 }
 
+impl Change {
+    /// The version that it leaves.
+    fn serial(self) -> Option<u64> {
+        match self {
+            Change::Created(serial) | Change::Replaced(serial) => Some(serial),
+            Change::Deleted | Change::Expired => None,
+        }
+    }
+
+    /// The status of the answer that it was done.
+    fn status(self) -> u16 {
+        match self {
+            Change::Created(_) => 201,
+            Change::Replaced(_) => 200,
+            Change::Deleted | Change::Expired => 204,
+        }
+    }
+
+    /// What a row of a feed tells; none if it is no such row.
+    fn told_by(row: &Value) -> Option<Self> {
+        let (metadata, serial) = (&row["metadata"], row["current"]["serial"].as_u64());
+        match metadata["operationType"].as_str()? {
+            "create" => serial.map(Change::Created),
+            "replace" => serial.map(Change::Replaced),
+            "delete" if metadata["timeToLiveExpired"] == true => Some(Change::Expired),
+            "delete" => Some(Change::Deleted),
+            _ => None,
+        }
+    }
+}
+
+impl Life {
+    /// True if its end is still to be told.
+    fn is_open(&self) -> bool {
+        let is_begun = !self.acknowledged.is_empty() || !self.told.is_empty();
+        is_begun && !matches!(self.told.last(), Some(Change::Deleted | Change::Expired))
+    }
+
+    /// True if what was told is what it should be, or the beginning of it if not all was read.
+    fn is_right(&self, is_complete: bool) -> bool {
+        let with_unknown = self.acknowledged.iter().copied().chain(self.unknown);
+        let lives = [whole(self.acknowledged.clone()), whole(with_unknown.collect())];
+        lives.iter().any(|life| {
+            life.starts_with(&self.told) && (!is_complete || life.len() == self.told.len())
+        })
+    }
+}
+
+/// All changes of an item: what is there and is not deleted expires.
+fn whole(mut changes: Vec<Change>) -> Vec<Change> {
+    if changes.last().is_some_and(|last| *last != Change::Deleted) {
+        changes.push(Change::Expired);
+    }
+    changes
+}
+
+fn id(number: u64) -> String {
+    format!("f{number}")
+}
+
+fn key(number: u64) -> Value {
+    json!(format!("p{}", number % PARTITION_KEYS))
+}
+
 impl Feed {
     pub(super) fn new() -> Self {
         Self { container: Kind::Feed.container(), seen: Mutex::default() }
     }
 
-    fn page(&self) -> Call {
-        let tag = locked(&self.seen).tag.clone().unwrap_or_else(|| "*".to_string());
+    /// The request for what a range has to tell behind what was read.
+    fn page(&self, range: usize) -> Call {
+        let tag = locked(&self.seen).places[range].tag.clone().unwrap_or_else(|| "*".to_string());
         Call::get(self.container.items())
             .header("a-im", "Full-Fidelity Feed")
             .header("x-ms-cosmos-changefeed-wire-format-version", "2021-09-15")
+            .header("x-ms-documentdb-partitionkeyrangeid", range.to_string())
             .header("x-ms-max-item-count", "100")
             .header("if-none-match", tag)
     }
 
-    fn take(&self, answer: &Answer) {
+    fn take(&self, hand: &Hand, range: usize, answer: &Answer) {
+        if !matches!(answer.status, 200 | 304) {
+            return hand.shared.complain(format!("a feed: {}", answer.describe()));
+        }
         let mut seen = locked(&self.seen);
         if let Some(tag) = answer.header("etag") {
-            seen.tag = Some(tag.to_string());
+            seen.places[range].tag = Some(tag.to_string());
         }
-        let body = answer.json();
-        for row in body["Documents"].as_array().map(Vec::as_slice).unwrap_or_default() {
-            seen.take(row);
+        for row in rows(answer) {
+            seen.take(range, &row);
+        }
+    }
+
+    async fn read(&self, hand: &mut Hand) {
+        let range = hand.rng.random_range(0..RANGES);
+        if let Reply::Answered(answer) = hand.ask(&self.page(range)).await.reply {
+            self.take(hand, range, &answer);
+        }
+    }
+
+    async fn change(&self, which: u32, hand: &mut Hand) {
+        let (number, change) = locked(&self.seen).next(which, hand);
+        let (id, key, ttl) = (id(number), key(number), hand.rng.random_range(1..=TTL_MAX));
+        let item = |serial: u64| json!({ "id": id, "pk": key, "ttl": ttl, "serial": serial });
+        let call = match change {
+            Change::Created(serial) => store(&self.container, &item(serial), false),
+            Change::Replaced(serial) => replace(&self.container, &id, &item(serial)),
+            Change::Deleted | Change::Expired => Call::delete(self.container.item(&id)).key(&key),
+        };
+        let reply = hand.ask(&call).await.reply;
+        let seen = &mut *locked(&self.seen);
+        let life = seen.lives.entry(id).or_default();
+        seen.at_work.remove(&which);
+        match reply {
+            Reply::Answered(answer) if answer.status == change.status() => {
+                life.acknowledged.push(change);
+                if change.serial().is_some() {
+                    seen.at_work.insert(which, number);
+                }
+            }
+            // Its time was over.
+            Reply::Answered(answer) if answer.status == 404 && change != Change::Created(1) => {}
+            Reply::Answered(answer) => {
+                hand.shared.complain(format!("{change:?}: {}", answer.describe()));
+            }
+            Reply::Unknown => life.unknown = Some(change),
+            Reply::Refused => {}
         }
     }
 }
 
 impl Seen {
-    fn take(&mut self, row: &Value) {
-        let metadata = &row["metadata"];
-        let lsn = metadata["lsn"].as_u64().unwrap_or(0);
-        if lsn < self.last_lsn {
-            self.wrong.push(format!("entry {lsn} was told behind {}", self.last_lsn));
+    /// What a client does next: to the item that it is at, or to a new one.
+    fn next(&mut self, which: u32, hand: &mut Hand) -> (u64, Change) {
+        if let Some(number) = self.at_work.get(&which).copied()
+            && hand.rng.random_bool(STAYS)
+        {
+            let versions = self.lives[&id(number)].acknowledged.len() as u64;
+            let is_enough = hand.rng.random_bool(DELETES);
+            let change = if is_enough { Change::Deleted } else { Change::Replaced(versions + 1) };
+            return (number, change);
         }
-        self.last_lsn = lsn;
-        let change = match metadata["operationType"].as_str() {
-            Some("create") => Change::Created,
-            Some("delete") if metadata["timeToLiveExpired"] == true => Change::Expired,
-            _ => Change::Other,
-        };
-        let named = [&row["current"]["id"], &metadata["id"]];
-        match named.into_iter().find_map(Value::as_str) {
-            Some(id) => self.told.entry(id.to_string()).or_default().push(change),
-            None => self.wrong.push(format!("a row names no item: {row}")),
-        }
+        self.made += 1;
+        (self.made, Change::Created(1))
     }
 
-    /// How many items still have no end.
-    fn open(&self) -> usize {
-        let is_over = |id: &String| {
-            self.told.get(id).is_some_and(|changes| changes.contains(&Change::Expired))
+    fn take(&mut self, range: usize, row: &Value) {
+        let metadata = &row["metadata"];
+        let (lsn, place) = (metadata["lsn"].as_u64().unwrap_or(0), &mut self.places[range]);
+        if lsn < place.last_lsn {
+            self.wrong.push(format!("entry {lsn} was told behind {}", place.last_lsn));
+        }
+        place.last_lsn = lsn;
+        let named = [&row["current"]["id"], &metadata["id"]];
+        let id = named.into_iter().find_map(Value::as_str);
+        let (Some(id), Some(change)) = (id, Change::told_by(row)) else {
+            return self.wrong.push(format!("a row tells nothing: {row}"));
         };
-        self.created.acknowledged.iter().filter(|id| !is_over(id)).count()
+        let life = self.lives.entry(id.to_string()).or_default();
+        let before = life.told.last().copied().and_then(Change::serial);
+        if row["previous"]["serial"].as_u64() != before {
+            self.wrong.push(format!("{before:?} is the version told before: {row}"));
+        }
+        life.told.push(change);
+    }
+
+    fn is_open(&self) -> bool {
+        self.lives.values().any(Life::is_open)
     }
 
     fn wrong(&self) -> Vec<String> {
-        let life = [Change::Created, Change::Expired];
         let mut wrong = self.wrong.clone();
-        let odd = self.told.iter().filter(|(_, changes)| **changes != life);
-        wrong.extend(odd.map(|(id, changes)| format!("{id}: {changes:?}")));
-        wrong.extend(self.created.wrong(&self.told.keys().collect()));
+        let odd = self.lives.iter().filter(|(_, life)| !life.is_right(self.is_complete));
+        wrong.extend(odd.map(|(id, life)| format!("{id}: {life:?}")));
         wrong
     }
 }
@@ -125,32 +273,22 @@ impl Workload for Feed {
                 "defaultTtl": -1,
                 "changeFeedPolicy": { "retentionDuration": 60 },
             });
-            create_container(hand, &self.container, ONE_PARTITION, policy).await?;
-            let now = hand.insist_answer(&self.page(), RECOVERY).await?;
-            ensure!(now.status == 304, "the feed begins with {}", now.describe());
-            self.take(&now);
+            create_container(hand, &self.container, TWO_PARTITIONS, policy).await?;
+            for range in 0..RANGES {
+                let now = hand.insist_answer(&self.page(range), RECOVERY).await?;
+                ensure!(now.status == 304, "the feed begins with {}", now.describe());
+                self.take(hand, range, &now);
+            }
             Ok(())
         })
     }
 
     fn step<'a>(&'a self, which: u32, hand: &'a mut Hand) -> Doing<'a> {
         Box::pin(async move {
-            if which == 0 {
-                if let Reply::Answered(answer) = hand.ask(&self.page()).await.reply {
-                    self.take(&answer);
-                }
-                return;
-            }
-            let id = {
-                let mut seen = locked(&self.seen);
-                seen.made += 1;
-                format!("f{}", seen.made)
-            };
-            let ttl = hand.rng.random_range(1..=TTL_MAX);
-            let item = json!({ "id": id, "pk": format!("p{which}"), "ttl": ttl });
-            let asked = hand.ask(&store(&self.container, &item, false)).await;
-            if let Some(answer) = locked(&self.seen).created.note(id, asked.reply) {
-                hand.shared.complain(format!("a new id: {}", answer.describe()));
+            if which == READER {
+                self.read(hand).await;
+            } else {
+                self.change(which, hand).await;
             }
         })
     }
@@ -159,14 +297,19 @@ impl Workload for Feed {
         Box::pin(async {
             let begun = clock::monotonic();
             loop {
-                let answer = hand.insist_answer(&self.page(), RECOVERY).await?;
-                self.take(&answer);
-                let open = locked(&self.seen).open();
-                if answer.status == 304 && open == 0 {
+                let mut is_end = true;
+                for range in 0..RANGES {
+                    let answer = hand.insist_answer(&self.page(range), RECOVERY).await?;
+                    self.take(hand, range, &answer);
+                    is_end &= answer.status == 304;
+                }
+                let is_over = is_end && !locked(&self.seen).is_open();
+                // What has no end by then is judged as it is.
+                if is_over || begun.elapsed() > END {
+                    locked(&self.seen).is_complete = true;
                     return Ok(());
                 }
-                ensure!(begun.elapsed() < END, "{open} items have no end in the feed");
-                if answer.status == 304 {
+                if is_end {
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
             }
@@ -175,37 +318,103 @@ impl Workload for Feed {
 
     fn judge(&self, _tolerance: Tolerance) -> Vec<Finding> {
         let seen = locked(&self.seen);
-        vec![Finding::new("feed: each life once, in order", seen.told.len(), seen.wrong())]
+        let told = seen.lives.values().map(|life| life.told.len()).sum();
+        vec![Finding::new("feed: each change once, in order", told, seen.wrong())]
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::Change::{Created, Deleted, Expired, Replaced};
     use super::*;
 
-    fn row(lsn: u64, id: &str, kind: &str, expired: bool) -> Value {
-        let metadata = json!({
-            "lsn": lsn, "operationType": kind, "id": id, "timeToLiveExpired": expired,
-        });
-        json!({ "current": {}, "metadata": metadata })
+    /// A row about `a`, with the serial of the version before it.
+    fn row(lsn: u64, change: Change, previous: Option<u64>) -> Value {
+        let kind = match change {
+            Created(_) => "create",
+            Replaced(_) => "replace",
+            Deleted | Expired => "delete",
+        };
+        let mut row = json!({ "current": {}, "metadata": { "lsn": lsn, "operationType": kind } });
+        if let Some(serial) = change.serial() {
+            row["current"] = json!({ "id": "a", "serial": serial });
+        } else {
+            row["metadata"]["id"] = json!("a");
+            row["metadata"]["timeToLiveExpired"] = json!(change == Expired);
+        }
+        if let Some(serial) = previous {
+            row["previous"] = json!({ "id": "a", "serial": serial });
+        }
+        row
     }
 
-    fn judged(rows: &[Value]) -> usize {
-        let mut seen = Seen::default();
-        seen.created.acknowledged.insert("a".to_string());
-        for row in rows {
-            seen.take(row);
+    /// Judges what is told of `a`, each change with the version that the one before it has left.
+    fn judged(acknowledged: &[Change], unknown: Option<Change>, told: &[Change]) -> usize {
+        let life = Life { acknowledged: acknowledged.to_vec(), unknown, told: Vec::new() };
+        let mut seen = Seen { is_complete: true, ..Seen::default() };
+        seen.lives.insert("a".to_string(), life);
+        let mut before = None;
+        for (lsn, change) in (1..).zip(told) {
+            seen.take(0, &row(lsn, *change, before));
+            before = change.serial();
         }
         seen.wrong().len()
     }
 
     #[test]
-    fn a_life_has_a_beginning_and_an_end_and_is_told_once() {
-        let (born, dead) = (row(1, "a", "create", false), row(2, "a", "delete", true));
-        assert_eq!(judged(&[born.clone(), dead.clone()]), 0);
-        assert_eq!(judged(&[]), 1, "not told");
-        assert_eq!(judged(&[born.clone(), dead.clone(), dead.clone()]), 1, "expired twice");
-        assert_eq!(judged(&[dead.clone(), born.clone()]), 2, "out of order, and revived");
-        assert_eq!(judged(&[born, row(2, "a", "delete", false)]), 1, "deleted by nobody");
+    fn each_acknowledged_change_is_told_once_and_then_the_end() {
+        let life = [Created(1), Replaced(2)];
+        assert_eq!(judged(&life, None, &[Created(1), Replaced(2), Expired]), 0);
+        let deleted = [Created(1), Replaced(2), Deleted];
+        assert_eq!(judged(&deleted, None, &deleted), 0);
+        assert_eq!(judged(&life, None, &[Created(1), Expired]), 1, "lost");
+        assert_eq!(judged(&life, None, &[]), 1, "not told");
+        assert_eq!(judged(&life, None, &[Created(1), Replaced(2)]), 1, "no end");
+        assert_eq!(judged(&life, None, &deleted), 1, "deleted by nobody");
+        assert_eq!(judged(&deleted, None, &[Created(1), Replaced(2), Expired]), 1, "not deleted");
+        let twice = [Created(1), Replaced(2), Replaced(2), Expired];
+        assert_eq!(judged(&life, None, &twice), 1, "twice");
+        let expired_twice = [Created(1), Replaced(2), Expired, Expired];
+        assert_eq!(judged(&life, None, &expired_twice), 1, "expired twice");
+        assert_eq!(judged(&[], None, &[Created(1), Expired]), 1, "refused");
+    }
+
+    #[test]
+    fn a_change_of_which_nobody_knows_may_be_told() {
+        let unknown = Some(Created(1));
+        assert_eq!(judged(&[], unknown, &[]), 0);
+        assert_eq!(judged(&[], unknown, &[Created(1), Expired]), 0);
+        let life = [Created(1)];
+        for unknown in [Some(Replaced(2)), Some(Deleted)] {
+            assert_eq!(judged(&life, unknown, &[Created(1), Expired]), 0);
+            let with = whole(life.into_iter().chain(unknown).collect());
+            assert_eq!(judged(&life, unknown, &with), 0);
+        }
+    }
+
+    #[test]
+    fn entries_and_versions_follow_each_other_in_each_range() {
+        let mut seen = Seen::default();
+        seen.take(0, &row(7, Created(1), None));
+        seen.take(1, &row(3, Replaced(2), Some(1)));
+        assert_eq!(seen.wrong.len(), 0, "ranges count by themselves");
+        seen.take(1, &row(2, Replaced(3), Some(2)));
+        assert_eq!(seen.wrong.len(), 1, "an earlier entry");
+        seen.take(0, &row(8, Expired, Some(2)));
+        assert_eq!(seen.wrong.len(), 2, "another version was there");
+        seen.take(0, &json!({ "current": {}, "metadata": {} }));
+        assert!(seen.wrong.len() > 2, "of no item");
+    }
+
+    #[test]
+    fn what_was_not_read_to_the_end_is_the_beginning_of_what_is_right() {
+        let life = |told: &[Change]| Life {
+            acknowledged: vec![Created(1), Replaced(2)],
+            unknown: None,
+            told: told.to_vec(),
+        };
+        assert!(life(&[]).is_right(false) && life(&[Created(1)]).is_right(false));
+        assert!(!life(&[Created(1), Expired]).is_right(false));
+        assert!(life(&[Created(1)]).is_open() && !life(&[Created(1), Expired]).is_open());
     }
 }

@@ -9,7 +9,6 @@ mod session;
 mod set;
 mod unique;
 
-use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,11 +17,11 @@ use anyhow::ensure;
 use clap::ValueEnum;
 use ephemeris_cluster_tests::checker::Tolerance;
 use ephemeris_cluster_tests::client::{Answer, Call, Container};
-use ephemeris_cluster_tests::history::Operation;
+use ephemeris_cluster_tests::history::{Nanos, Operation, SECOND};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::hand::{Hand, Reply};
+use crate::hand::Hand;
 
 /// How long it may take until everything is answered once all faults are over.
 pub(crate) const RECOVERY: Duration = Duration::from_secs(10);
@@ -31,6 +30,9 @@ pub(crate) const RECOVERY: Duration = Duration::from_secs(10);
 /// one, and nothing is throttled.
 const ONE_PARTITION: Option<u32> = None;
 const TWO_PARTITIONS: Option<u32> = Some(12_000);
+
+/// Rows of a page where nothing is to be learnt from small ones.
+const PAGE_ROWS: u32 = 1000;
 
 /// The database of all workloads.
 const DATABASE: &str = "faults";
@@ -54,9 +56,9 @@ pub(crate) enum Kind {
     Counter,
     /// W7: the feed of all versions has every change once, in order.
     Feed,
-    /// W8: sessions read what they wrote, on any replica.
+    /// W8: sessions read what they wrote, on any replica, until it expires.
     Session,
-    /// W9: a unique value has one owner.
+    /// W9: a unique value has one owner at a time.
     Unique,
 }
 
@@ -138,7 +140,7 @@ pub(crate) enum Outcome {
 
 impl Finding {
     /// A property that holds unless there are reasons why not.
-    fn new(property: &str, checked: usize, wrong: Vec<String>) -> Self {
+    pub(crate) fn new(property: &str, checked: usize, wrong: Vec<String>) -> Self {
         let verdict = if wrong.is_empty() { Outcome::Ok } else { Outcome::Illegal(wrong) };
         Self { property: property.to_string(), checked: checked as u64, verdict }
     }
@@ -148,39 +150,22 @@ fn container(name: &str) -> Container {
     Container::new(DATABASE, name)
 }
 
-/// Items that clients have created, each under an id of its own.
-#[derive(Default)]
-struct Created {
-    acknowledged: BTreeSet<String>,
-    /// Nobody knows.
-    unknown: BTreeSet<String>,
+/// Between which instants the time of a version is over, by its stamp and its time to live; for one without,
+/// the end of all time. It is never over early. Late is whoever goes by a clock that lags by more than is
+/// tolerated, and by a second on top of that, to be on the safe side.
+fn end_of(ts: u64, ttl: Option<u64>, tolerance: Tolerance) -> (Nanos, Nanos) {
+    let Some(ttl) = ttl else { return (Nanos::MAX, Nanos::MAX) };
+    let Tolerance { skew, width } = tolerance;
+    let second = (ts + ttl) * SECOND;
+    (second.saturating_sub(skew), second + skew + width + SECOND)
 }
 
-impl Created {
-    /// Takes what came of an attempt; an answer that says it was not created is for the caller to judge.
-    fn note(&mut self, id: String, reply: Reply) -> Option<Answer> {
-        match reply {
-            Reply::Answered(answer) if answer.status != 201 => return Some(answer),
-            Reply::Answered(_) => {
-                self.acknowledged.insert(id);
-            }
-            Reply::Unknown => {
-                self.unknown.insert(id);
-            }
-            Reply::Refused => {}
-        }
-        None
+/// An item with its time to live, if it has one.
+fn with_ttl(mut item: Value, ttl: Option<u64>) -> Value {
+    if let Some(ttl) = ttl {
+        item["ttl"] = json!(ttl);
     }
-
-    /// What should be among these and is not, and what should not be and is.
-    fn wrong(&self, found: &BTreeSet<&String>) -> Vec<String> {
-        let lost = self.acknowledged.iter().filter(|id| !found.contains(id));
-        let is_known = |id: &String| self.acknowledged.contains(id) || self.unknown.contains(id);
-        let refused = found.iter().filter(|id| !is_known(id));
-        lost.map(|id| format!("{id} was acknowledged and is lost"))
-            .chain(refused.map(|id| format!("{id} was refused and is there")))
-            .collect()
-    }
+    item
 }
 
 /// Stores items that are to be there from the beginning.
@@ -232,6 +217,13 @@ fn store(container: &Container, item: &Value, may_replace: bool) -> Call {
     if may_replace { call.header("x-ms-documentdb-is-upsert", "True") } else { call }
 }
 
+/// The request that replaces an item.
+fn replace(container: &Container, id: &str, item: &Value) -> Call {
+    Call::put(container.item(id), item.to_string())
+        .header("content-type", "application/json")
+        .key(&item["pk"])
+}
+
 /// The request that changes an item's members.
 fn patch(container: &Container, key: &Value, id: &str, operations: &Value) -> Call {
     Call::new(reqwest::Method::PATCH, container.item(id))
@@ -240,28 +232,45 @@ fn patch(container: &Container, key: &Value, id: &str, operations: &Value) -> Ca
         .key(key)
 }
 
-fn query(container: &Container, text: &str) -> Call {
+fn query(container: &Container, text: &str, page_rows: u32) -> Call {
     Call::post(container.items(), json!({ "query": text, "parameters": [] }).to_string())
         .header("content-type", "application/query+json")
         .header("x-ms-documentdb-isquery", "true")
-        .header("x-ms-max-item-count", "1000")
+        .header("x-ms-max-item-count", page_rows.to_string())
 }
 
-/// All rows of a query or feed, once all is well.
-async fn drain(hand: &mut Hand, call: &Call) -> anyhow::Result<Vec<Value>> {
-    let (mut rows, mut next) = (Vec::new(), None::<String>);
+/// The request for a page: for the first, or for the one where another said to go on.
+fn page(call: &Call, token: Option<&str>) -> Call {
+    match token {
+        Some(token) => call.clone().header("x-ms-continuation", token),
+        None => call.clone(),
+    }
+}
+
+/// The rows of a page.
+fn rows(answer: &Answer) -> Vec<Value> {
+    let mut body = answer.json();
+    let rows = body.get_mut("Documents").and_then(Value::as_array_mut);
+    rows.map(std::mem::take).unwrap_or_default()
+}
+
+/// All items of a container, once all is well; none if a page was answered as it should not be.
+pub(crate) async fn drain(
+    hand: &mut Hand,
+    container: &Container,
+) -> anyhow::Result<Option<Vec<Value>>> {
+    let feed = Call::get(container.items()).header("x-ms-max-item-count", PAGE_ROWS.to_string());
+    let (mut items, mut next) = (Vec::new(), None::<String>);
     loop {
-        let page = match &next {
-            Some(token) => call.clone().header("x-ms-continuation", token.clone()),
-            None => call.clone(),
-        };
-        let answer = hand.insist_answer(&page, RECOVERY).await?;
-        ensure!(answer.status == 200, "a page was answered by {}", answer.describe());
-        let mut body = answer.json();
-        rows.append(body["Documents"].as_array_mut().unwrap_or(&mut Vec::new()));
+        let answer = hand.insist_answer(&page(&feed, next.as_deref()), RECOVERY).await?;
+        if answer.status != 200 {
+            hand.shared.complain(format!("a page was answered by {}", answer.describe()));
+            return Ok(None);
+        }
+        items.extend(rows(&answer));
         next = answer.continuation().map(String::from);
         if next.is_none() {
-            return Ok(rows);
+            return Ok(Some(items));
         }
     }
 }

@@ -3,10 +3,12 @@
 //! Everything that clients see of a key becomes its history, rows of queries as much as reads, and the
 //! changes of its container's time to live; the checker judges each.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+mod queries;
+
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Mutex;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use ephemeris_cluster_tests::checker::{self, Tolerance, Verdict};
 use ephemeris_cluster_tests::client::{Answer, Call, Container};
 use ephemeris_cluster_tests::history::{Action, Operation, Outcome as Saw, Policy, Ttl};
@@ -15,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::{
     Doing, Finding, Outcome, RECOVERY, TWO_PARTITIONS, Workload, container, create_container,
-    definition, patch, query, store,
+    definition, patch, replace, store,
 };
 use crate::hand::{Asked, Hand, Reply, locked};
 
@@ -35,6 +37,9 @@ const UNKNOWN_FLIPS_MAX: usize = 6;
 const PARTITION_KEYS: usize = 6;
 /// Etags that are remembered of a key.
 const ETAGS: usize = 4;
+/// Rows of queries that are kept of a key, until all is looked at once more: what never expires is shown
+/// to the end.
+const ROWS_MAX: usize = 400;
 const HANDS: u32 = 20;
 /// How often the client that does so changes the time to live.
 const FLIP_PROBABILITY: f64 = 0.01;
@@ -43,6 +48,9 @@ const FLIP_PROBABILITY: f64 = 0.01;
 const CONTAINERS: [(&str, Policy); 2] =
     [("register", Policy::Default(3)), ("flips", Policy::NoDefault)];
 const FLIPPING: usize = 1;
+
+/// What a row of a query amounts to, or its absence.
+const READ: Action = Action::Read { if_none_match: None };
 
 /// A key in use.
 struct Key {
@@ -63,10 +71,20 @@ impl Key {
     }
 }
 
+/// What was seen of a key, in use or not.
+struct History {
+    container: usize,
+    partition: Value,
+    operations: Vec<Operation>,
+    /// Rows of queries that are still kept.
+    rows_left: usize,
+}
+
 struct Keys {
     made: usize,
     used: Vec<Key>,
-    histories: HashMap<String, (usize, Vec<Operation>)>,
+    /// Of all keys that ever were in use.
+    histories: BTreeMap<String, History>,
     /// Requests to change the time to live.
     flips: Vec<Operation>,
 }
@@ -92,10 +110,19 @@ impl Keys {
         let number = self.made;
         let container = if number.is_multiple_of(3) { FLIPPING } else { 0 };
         let unknown = if container == FLIPPING { self.unknown_flips() } else { 0 };
-        Key {
-            name: format!("k{number}"),
+        let name = format!("k{number}");
+        let partition = json!(format!("p{}", number / 3 % PARTITION_KEYS));
+        let history = History {
             container,
-            partition: json!(format!("p{}", number / 3 % PARTITION_KEYS)),
+            partition: partition.clone(),
+            operations: Vec::new(),
+            rows_left: ROWS_MAX,
+        };
+        self.histories.insert(name.clone(), history);
+        Key {
+            name,
+            container,
+            partition,
             etags: VecDeque::new(),
             in_flight: 0,
             operations: 0,
@@ -139,26 +166,34 @@ impl Keys {
         self.used[chosen.slot].in_flight -= 1;
     }
 
-    fn remember(&mut self, chosen: &Chosen, etag: &str, serial: u64) {
+    /// Remembers the version that an etag names; returns what is wrong if an etag names two, or two name
+    /// the same.
+    fn remember(&mut self, chosen: &Chosen, etag: &str, serial: u64) -> Option<String> {
         let etags = &mut self.used[chosen.slot].etags;
-        if etags.iter().all(|(known, _)| known != etag) {
-            etags.push_back((etag.to_string(), serial));
+        let known = etags.iter().find(|(tag, version)| tag == etag || *version == serial);
+        if let Some((tag, version)) = known {
+            let is_same = tag == etag && *version == serial;
+            return (!is_same).then(|| {
+                format!("{} has version {version} as {tag}, and {serial} as {etag}", chosen.name)
+            });
         }
+        etags.push_back((etag.to_string(), serial));
         if etags.len() > ETAGS {
             etags.pop_front();
         }
+        None
     }
 
-    fn record(&mut self, container: usize, operation: Operation) {
-        let key = operation.key.clone();
-        self.histories.entry(key).or_insert((container, Vec::new())).1.push(operation);
+    fn record(&mut self, operation: Operation) {
+        let history = self.histories.get_mut(&operation.key);
+        history.expect("every key has a history").operations.push(operation);
     }
 }
 
 impl Register {
     pub(super) fn new() -> Self {
         let mut keys =
-            Keys { made: 0, used: Vec::new(), histories: HashMap::new(), flips: Vec::new() };
+            Keys { made: 0, used: Vec::new(), histories: BTreeMap::new(), flips: Vec::new() };
         keys.used = (0..KEYS).map(|_| keys.new_key()).collect();
         Self {
             containers: CONTAINERS.map(|(name, _)| container(name)),
@@ -216,9 +251,7 @@ impl Register {
             }
             16 => {
                 let serial = self.next_serial();
-                let call = Call::put(container.item(&chosen.name), body(serial).to_string())
-                    .header("content-type", "application/json")
-                    .key(&chosen.partition_key);
+                let call = replace(container, &chosen.name, &body(serial));
                 (Action::Replace { serial, ttl, if_match }, with_etag(call))
             }
             17 => {
@@ -254,91 +287,13 @@ impl Register {
         if let Reply::Answered(answer) = &asked.reply
             && let Some(serial) = answer.json()["serial"].as_u64()
             && let Some(etag) = answer.json()["_etag"].as_str()
+            && let Some(what) = keys.remember(chosen, etag, serial)
         {
-            keys.remember(chosen, etag, serial);
+            hand.shared.complain(what);
         }
         if let Some(outcome) = outcome {
             keys.used[chosen.slot].unknown += usize::from(outcome == Saw::Unknown);
-            let operation = operation(hand, &asked, &chosen.name, action, outcome);
-            keys.record(chosen.container, operation);
-        }
-    }
-
-    /// Asks for all items of a logical partition, or of the container; every key that is known to be in
-    /// use was read, found or not.
-    async fn query(&self, hand: &mut Hand) {
-        let at = hand.rng.random_range(0..self.containers.len());
-        let partition_key = hand
-            .rng
-            .random_bool(0.7)
-            .then(|| json!(format!("p{}", hand.rng.random_range(0..PARTITION_KEYS))));
-        let text = if hand.rng.random_bool(0.5) {
-            "SELECT c.id, c.serial, c._ts FROM c"
-        } else {
-            "SELECT c.id, c.serial, c._ts FROM c WHERE c.serial >= 0 ORDER BY c.serial DESC"
-        };
-        let call = query(&self.containers[at], text);
-        let call = match &partition_key {
-            Some(key) => call.key(key),
-            None => call.header("x-ms-documentdb-query-enablecrosspartition", "true"),
-        };
-        let keys_before: Vec<(String, usize)> = {
-            let keys = locked(&self.keys);
-            let asked = keys.used.iter().filter(|key| {
-                let is_asked = partition_key.as_ref().is_none_or(|asked| *asked == key.partition);
-                key.container == at && is_asked && !key.is_worn_out()
-            });
-            asked.map(|key| (key.name.clone(), key.container)).collect()
-        };
-        let (mut rows, mut next, mut begun) = (Vec::new(), None::<String>, None);
-        let last = loop {
-            let page = match &next {
-                Some(token) => call.clone().header("x-ms-continuation", token.clone()),
-                None => call.clone(),
-            };
-            let asked = hand.ask(&page).await;
-            begun.get_or_insert(asked.call);
-            let Reply::Answered(answer) = &asked.reply else { return };
-            if answer.status != 200 {
-                hand.shared.complain(format!("{text} was answered by {}", answer.describe()));
-                return;
-            }
-            let mut body = answer.json();
-            rows.append(body["Documents"].as_array_mut().unwrap_or(&mut Vec::new()));
-            next = answer.continuation().map(String::from);
-            if next.is_none() {
-                break asked;
-            }
-        };
-        let asked = Asked { call: begun.unwrap_or(last.call), ..last };
-        self.note_rows(hand, &asked, &rows, keys_before);
-    }
-
-    fn note_rows(
-        &self,
-        hand: &Hand,
-        asked: &Asked,
-        rows: &[Value],
-        keys_before: Vec<(String, usize)>,
-    ) {
-        let mut shown: HashMap<&str, Saw> = HashMap::new();
-        for row in rows {
-            let (Some(id), Some(serial), Some(ts)) =
-                (row["id"].as_str(), row["serial"].as_u64(), row["_ts"].as_u64())
-            else {
-                hand.shared.complain(format!("a row is {row}"));
-                continue;
-            };
-            if shown.insert(id, Saw::Found { serial, ts }).is_some() {
-                hand.shared.complain(format!("{id} is twice in the rows of a query"));
-            }
-        }
-        let mut keys = locked(&self.keys);
-        for (name, container) in keys_before {
-            let outcome = shown.get(name.as_str()).copied().unwrap_or(Saw::NotFound);
-            let read = Action::Read { if_none_match: None };
-            let one = Operation { entry: None, ..operation(hand, asked, &name, read, outcome) };
-            keys.record(container, one);
+            keys.record(operation(hand, &asked, &chosen.name, action, outcome));
         }
     }
 
@@ -363,6 +318,43 @@ impl Register {
         };
         let one = operation(hand, &asked, "", Action::Policy { policy }, outcome);
         locked(&self.keys).record_flip(Operation { entry: None, ..one });
+    }
+
+    /// Reads every key in use, once all is well.
+    async fn read_used(&self, hand: &mut Hand) -> Result<()> {
+        let all: Vec<(String, usize, Value)> = {
+            let keys = locked(&self.keys);
+            let key = |key: &Key| (key.name.clone(), key.container, key.partition.clone());
+            keys.used.iter().map(key).collect()
+        };
+        for (name, at, partition_key) in all {
+            let call = Call::get(self.containers[at].item(&name)).key(&partition_key);
+            let asked = hand.insist(&call, RECOVERY).await?;
+            let Reply::Answered(answer) = &asked.reply else { continue };
+            match outcome_of(READ, answer) {
+                Some(outcome) => {
+                    locked(&self.keys).record(operation(hand, &asked, &name, READ, outcome));
+                }
+                None => hand.shared.complain(format!("a read: {}", answer.describe())),
+            }
+        }
+        Ok(())
+    }
+
+    /// All that was seen of every key.
+    fn complete(&self) -> Vec<Complete> {
+        let keys = locked(&self.keys);
+        let seen = keys.histories.iter().filter(|(_, history)| !history.operations.is_empty());
+        let with_flips = |(name, history): (&String, &History)| {
+            let (name, container) = (name.clone(), history.container);
+            let mut operations = history.operations.clone();
+            if container == FLIPPING {
+                operations.extend(keys.flips.iter().cloned());
+            }
+            operations.sort_by_key(|one| one.call);
+            Complete { name, container, operations }
+        };
+        seen.map(with_flips).collect()
     }
 }
 
@@ -459,41 +451,23 @@ impl Workload for Register {
 
     fn settle<'a>(&'a self, hand: &'a mut Hand) -> Doing<'a, Result<()>> {
         Box::pin(async {
-            let all: Vec<(String, usize, Value)> = {
-                let keys = locked(&self.keys);
-                let key = |key: &Key| (key.name.clone(), key.container, key.partition.clone());
-                keys.used.iter().map(key).collect()
-            };
-            for (name, at, partition_key) in all {
-                let call = Call::get(self.containers[at].item(&name)).key(&partition_key);
-                let asked = hand.insist(&call, RECOVERY).await?;
-                let Reply::Answered(answer) = &asked.reply else { continue };
-                let read = Action::Read { if_none_match: None };
-                let outcome = outcome_of(read, answer);
-                ensure!(outcome.is_some(), "a read was answered by {}", answer.describe());
-                let outcome = outcome.unwrap_or(Saw::Unknown);
-                let one = operation(hand, &asked, &name, read, outcome);
-                locked(&self.keys).record(at, one);
+            self.read_used(hand).await?;
+            for at in 0..self.containers.len() {
+                self.look_at_all(at, hand).await?;
             }
             Ok(())
         })
     }
 
     fn judge(&self, tolerance: Tolerance) -> Vec<Finding> {
-        let mut expiry = Judged::default();
+        let all = self.complete();
         let (mut returned, mut stamps) = (Vec::new(), Vec::new());
-        let histories = self.histories();
-        let container_of = |history: &[Operation]| {
-            let keys = locked(&self.keys);
-            let name = history.iter().find(|one| !one.key.is_empty()).map(|one| one.key.clone());
-            name.and_then(|name| keys.histories.get(&name).map(|(at, _)| *at)).unwrap_or(0)
-        };
         let mut by_container: [Vec<Operation>; 2] = Default::default();
-        for history in &histories {
-            let at = container_of(history);
-            expiry.take(history, CONTAINERS[at].1, tolerance);
-            returned.extend(checker::came_back(history).into_iter().map(|one| format!("{one:?}")));
-            by_container[at].extend(history.iter().filter(|one| !one.key.is_empty()).cloned());
+        for one in &all {
+            let wrong = checker::came_back(&one.operations);
+            returned.extend(wrong.into_iter().map(|one| format!("{one:?}")));
+            let of_key = one.operations.iter().filter(|operation| !operation.key.is_empty());
+            by_container[one.container].extend(of_key.cloned());
         }
         for operations in &by_container {
             let wrong = checker::wrong_stamps(operations, tolerance);
@@ -501,63 +475,73 @@ impl Workload for Register {
         }
         let checked = by_container.iter().map(Vec::len).sum();
         vec![
-            expiry.finding(),
+            one_after_the_other(&all, tolerance),
             Finding::new("register: what is gone stays gone", checked, returned),
             Finding::new("register: stamps and entries", checked, stamps),
         ]
     }
 
     fn histories(&self) -> Vec<Vec<Operation>> {
-        let keys = locked(&self.keys);
-        let mut names: Vec<&String> = keys.histories.keys().collect();
-        names.sort_unstable();
-        let with_flips = |name: &String| {
-            let (container, operations) = &keys.histories[name];
-            let mut all = operations.clone();
-            if *container == FLIPPING {
-                all.extend(keys.flips.iter().cloned());
-            }
-            all.sort_by_key(|one| one.call);
-            all
-        };
-        names.into_iter().map(with_flips).collect()
+        self.complete().into_iter().map(|one| one.operations).collect()
     }
 }
 
-/// What the checker found of all keys.
-#[derive(Default)]
-struct Judged {
-    checked: usize,
-    illegal: Vec<String>,
-    unknown: HashSet<String>,
+/// All that was seen of a key, with the changes of its container's time to live, in the order of calls.
+struct Complete {
+    name: String,
+    container: usize,
+    operations: Vec<Operation>,
 }
 
-impl Judged {
-    fn take(&mut self, history: &[Operation], policy: Policy, tolerance: Tolerance) {
-        self.checked += history.len();
-        match checker::check(history, policy, tolerance) {
+/// What the checker finds of all keys.
+fn one_after_the_other(all: &[Complete], tolerance: Tolerance) -> Finding {
+    let policy = |one: &Complete| CONTAINERS[one.container].1;
+    let histories: Vec<(&[Operation], Policy)> =
+        all.iter().map(|one| (one.operations.as_slice(), policy(one))).collect();
+    let (mut illegal, mut unknown) = (Vec::new(), Vec::new());
+    for (one, verdict) in all.iter().zip(checker::check_all(&histories, tolerance)) {
+        match verdict {
             Verdict::Ok => {}
-            Verdict::Illegal(operations) => {
-                let lines = operations.iter().map(|one| {
-                    serde_json::to_string(one).unwrap_or_else(|error| error.to_string())
-                });
-                self.illegal.push(lines.collect::<Vec<_>>().join("\n"));
-            }
-            Verdict::Unknown => {
-                // Changes of the time to live are of no key.
-                let of_key = history.iter().find(|one| !one.key.is_empty());
-                self.unknown.extend(of_key.map(|one| one.key.clone()));
-            }
+            Verdict::Illegal(operations) => illegal.push(lines(&operations)),
+            Verdict::Unknown => unknown.push(one.name.clone()),
         }
     }
+    let verdict = match (illegal.is_empty(), unknown.is_empty()) {
+        (true, true) => Outcome::Ok,
+        (true, false) => Outcome::Unknown(unknown),
+        (false, _) => Outcome::Illegal(illegal),
+    };
+    let property = "register: one thing after the other, with exact expiry".to_string();
+    let checked = all.iter().map(|one| one.operations.len() as u64).sum();
+    Finding { property, checked, verdict }
+}
 
-    fn finding(self) -> Finding {
-        let verdict = match (self.illegal.is_empty(), self.unknown.is_empty()) {
-            (true, true) => Outcome::Ok,
-            (true, false) => Outcome::Unknown(self.unknown.into_iter().collect()),
-            (false, _) => Outcome::Illegal(self.illegal),
-        };
-        let property = "register: one thing after the other, with exact expiry".to_string();
-        Finding { property, checked: self.checked as u64, verdict }
+/// Requests as the history has them, one in a line.
+fn lines(operations: &[Operation]) -> String {
+    let line =
+        |one: &Operation| serde_json::to_string(one).unwrap_or_else(|error| error.to_string());
+    operations.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys() -> Keys {
+        let mut keys =
+            Keys { made: 0, used: Vec::new(), histories: BTreeMap::new(), flips: Vec::new() };
+        keys.used = vec![keys.new_key()];
+        keys
+    }
+
+    #[test]
+    fn an_etag_has_one_version_and_a_version_one_etag() {
+        let mut keys = keys();
+        let Key { name, container, partition: partition_key, .. } = keys.new_key();
+        let chosen = Chosen { slot: 0, name, container, partition_key, etag: None };
+        let mut remember = |etag: &str, serial: u64| keys.remember(&chosen, etag, serial);
+        assert_eq!([remember("a", 1), remember("b", 2), remember("a", 1)], [None, None, None]);
+        assert!(remember("a", 3).is_some(), "an etag of two versions");
+        assert!(remember("c", 2).is_some(), "a version with two etags");
     }
 }

@@ -1,0 +1,92 @@
+//! What the nodes hold once all is over: the same on each of them, and nothing that nobody is shown.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ephemeris_cluster_tests::client::{Call, Container};
+use ephemeris_cluster_tests::clock;
+use ephemeris_cluster_tests::cluster::{Cluster, Status};
+
+use crate::hand::Hand;
+use crate::workload::drain;
+
+/// How long it may take until what has expired is removed, once all is well.
+const SWEPT_WITHIN: Duration = Duration::from_mins(1);
+/// How often that is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// What is wrong: processes that ended by themselves, replicas that differ, items that have expired and
+/// are not removed, items without rows and rows without items.
+pub(crate) async fn wrong(cluster: &mut Cluster, hand: &mut Hand) -> anyhow::Result<Vec<String>> {
+    let mut wrong = Vec::new();
+    for node in cluster.ids() {
+        if cluster.log(node).contains("panicked at") {
+            wrong.push(format!("node {node} has panicked: see its log"));
+        }
+    }
+    for (node, status) in cluster.ended_by_themselves() {
+        wrong.push(format!("node {node} has ended by itself: {status}"));
+    }
+    wrong.extend(not_swept(cluster, hand).await?);
+    for group in &level(cluster).await.groups {
+        if group.differs() != Some(false) {
+            wrong.push(format!("replicas differ: {group:?}"));
+        }
+        let stopped = group.replicas.iter().filter_map(|replica| replica.stopped.as_ref());
+        wrong.extend(
+            stopped.map(|why| format!("a replica of group {} stopped: {why}", group.group)),
+        );
+    }
+    Ok(wrong)
+}
+
+/// The state of all replicas after the same entries, if there is such a moment.
+async fn level(cluster: &Cluster) -> Status {
+    let begun = clock::monotonic();
+    loop {
+        cluster.await_settled().await;
+        let status = cluster.status().await;
+        let is_level = status.groups.iter().all(|group| group.differs().is_some());
+        if is_level || begun.elapsed() > SWEPT_WITHIN {
+            return status;
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Containers that go on storing what they do not show, or show what they do not store.
+async fn not_swept(cluster: &Cluster, hand: &mut Hand) -> anyhow::Result<Vec<String>> {
+    let begun = clock::monotonic();
+    loop {
+        let mut wrong = Vec::new();
+        for (container, stored) in stored(cluster).await {
+            let shown = drain(hand, &container).await?.map_or(0, |rows| rows.len() as u64);
+            if shown != stored {
+                wrong.push(format!("{} stores {stored} items, shows {shown}", container.path()));
+            }
+        }
+        if wrong.is_empty() || begun.elapsed() > SWEPT_WITHIN {
+            return Ok(wrong);
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// How many items each container stores, as the leaders of its partitions say; not of those that keep what
+/// has expired for a while, because a clock has jumped.
+async fn stored(cluster: &Cluster) -> Vec<(Container, u64)> {
+    let status = cluster.client(cluster.ids()[0]).send(&Call::get("/admin/ttl")).await;
+    let status = status.map(|answer| answer.json()).unwrap_or_default();
+    let mut containers: BTreeMap<(&str, &str), Option<u64>> = BTreeMap::new();
+    for partition in status["partitions"].as_array().into_iter().flatten() {
+        let text = |name: &str| partition[name].as_str().unwrap_or_default();
+        let is_kept = partition["keptAfterJump"].as_bool() == Some(true);
+        let items = partition["items"].as_u64().filter(|_| !is_kept);
+        let sum = containers.entry((text("database"), text("container"))).or_insert(Some(0));
+        *sum = sum.zip(items).map(|(sum, items)| sum + items);
+    }
+    let known = containers.into_iter();
+    known
+        .filter_map(|((database, name), items)| Some((Container::new(database, name), items?)))
+        .collect()
+}
