@@ -56,8 +56,8 @@ const LOOKS_MAX: u32 = 5;
 /// How long a replica waits for an entry that the client has seen, before the leader is asked: entries
 /// come within milliseconds, or not for a while.
 const CATCH_UP_MAX: Duration = Duration::from_millis(10);
-/// How long a reader waits for the partition clock to be advanced, readers before it included: a leader
-/// that is cut off may wait for ever.
+/// How long a reader waits for its turn to have the partition clock advanced, and then for that: a leader that
+/// is cut off may wait for ever.
 const ADVANCE_DEADLINE: Duration = Duration::from_secs(2);
 /// Rows looked at to count what waits to be swept.
 const BACKLOG_ROWS_MAX: u64 = 100_000;
@@ -465,20 +465,22 @@ impl PartitionService {
             let reason = "the nodes' clocks leave too much doubt";
             return Err(PartitionError::Doubtful(reason.to_string()));
         }
-        let advancing = tokio::time::timeout(ADVANCE_DEADLINE, self.propose_advance(at));
-        advancing.await.unwrap_or_else(|_| {
-            let reason = "the partition clock was not advanced in time";
-            Err(PartitionError::Doubtful(reason.to_string()))
-        })
+        self.propose_advance(at).await
     }
 
     /// Has the log say that `at` has passed, unless another reader had it say so.
     async fn propose_advance(&self, at: Millis) -> Result<(), PartitionError> {
-        let _one_at_a_time = self.advancing.lock().await;
+        let too_late = |_| {
+            let reason = "the partition clock was not advanced in time";
+            PartitionError::Doubtful(reason.to_string())
+        };
+        let turn = tokio::time::timeout(ADVANCE_DEADLINE, self.advancing.lock());
+        let _one_at_a_time = turn.await.map_err(too_late)?;
         if self.group.machine().state().ttl().clock() >= at {
             return Ok(());
         }
-        match self.propose(Command::AdvanceClock).await {
+        let proposing = self.propose(Command::AdvanceClock);
+        match tokio::time::timeout(ADVANCE_DEADLINE, proposing).await.map_err(too_late)? {
             Ok(_) if self.group.machine().state().ttl().clock() >= at => {
                 metrics::counter!("ttl_clock_advances_total").increment(1);
                 Ok(())

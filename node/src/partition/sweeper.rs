@@ -52,7 +52,8 @@ const ITEM_BYTES: usize = 1024;
 const ITEM_VALUES: u32 = 10;
 /// How many rows are looked at to count the backlog, once a second.
 const COUNT_ROWS_MAX: u64 = 10_000;
-/// Pause after a batch, in times what it took, while requests come.
+/// Pause after a batch, in times what applying it took, while requests come; at least as long as all of it
+/// took.
 const REST_FACTOR: u32 = 9;
 /// Longest such pause: a proposal that waited for the network was not busy meanwhile.
 const REST_MAX: Duration = Duration::from_millis(500);
@@ -93,8 +94,9 @@ struct Pace {
     batch: NonZeroU32,
     /// What removing one costs.
     mean: Charge,
-    /// The second in which the backlog was counted last.
+    /// The second in which the backlog was counted last, and that in which what has to stay was seen to.
     counted_in: Seconds,
+    kept_in: Seconds,
     /// True if a backlog waits, and the last batch was in nobody's way.
     is_free: bool,
 }
@@ -102,8 +104,8 @@ struct Pace {
 impl Default for Pace {
     fn default() -> Self {
         let mean = Charge::create(ITEM_BYTES, ITEM_VALUES);
-        let counted_in = Seconds(0);
-        Self { last: Dead::Cleared, batch: BATCH_ITEMS, mean, counted_in, is_free: false }
+        let (counted_in, kept_in) = (Seconds(0), Seconds(0));
+        Self { last: Dead::Cleared, batch: BATCH_ITEMS, mean, counted_in, kept_in, is_free: false }
     }
 }
 
@@ -115,8 +117,9 @@ struct Swept {
     trimmed: u32,
     more: bool,
     charge: Charge,
-    /// The longest that applying one of them took.
+    /// The longest that applying one of them took, and all of them together.
     applying: Duration,
+    applying_all: Duration,
     /// All of it, from the proposal on.
     took: Duration,
 }
@@ -133,6 +136,7 @@ impl Swept {
             more: self.more && more,
             charge: self.charge + charge,
             applying: self.applying.max(*applying),
+            applying_all: self.applying_all + *applying,
             ..self
         }
     }
@@ -157,16 +161,26 @@ impl Sweeper {
         loop {
             match self.duty(&mut pace).await {
                 Duty::Sweep(dead) => self.sweep(&mut pace, dead).await,
-                Duty::Advance => {
-                    self.propose(Command::AdvanceClock).await;
-                }
+                Duty::Advance => self.advance().await,
                 Duty::Rest(pause) => {
-                    if let Some(moment) = self.service.moment() {
+                    // What is left over is collected for whoever builds an index, too.
+                    if let Some(moment) = self.service.moment()
+                        && !self.service.group().machine().index().is_building()
+                    {
                         self.service.meter().rest_sweeper(moment);
                     }
                     tokio::time::sleep(pause).await;
                 }
             }
+        }
+    }
+
+    /// Moves the partition clock; after a pause is the next try, if nobody vouches for the time.
+    async fn advance(&self) {
+        let clock = || self.service.group().machine().state().ttl().clock();
+        let before = clock();
+        if self.propose(Command::AdvanceClock).await.is_some() && clock() == before {
+            tokio::time::sleep(RETRY_PAUSE).await;
         }
     }
 
@@ -202,7 +216,10 @@ impl Sweeper {
             return Duty::Sweep(Dead::Expired);
         }
         let behind = now.0.saturating_sub(state.ttl().clock().0);
-        if state.ttl().policy().is_on() && behind >= ADVANCE_EVERY.0 {
+        // Also while the dead are kept for a while: that ends by the partition clock.
+        let goes_on =
+            state.ttl().policy().is_on() || state.ttl().keeps_the_dead(self.service.purge_grace());
+        if goes_on && behind >= ADVANCE_EVERY.0 {
             return Duty::Advance;
         }
         if is_due {
@@ -234,7 +251,7 @@ impl Sweeper {
         };
         pace.is_free = false;
         let Some(swept) = self.sweep_batches(dead, limit, at_once).await else {
-            pace.batch = BATCH_ITEMS;
+            pace.batch = pace.batch.min(BATCH_ITEMS);
             return;
         };
         if let Some(moment) = moment {
@@ -274,6 +291,7 @@ impl Sweeper {
             more: true,
             charge: Charge::ZERO,
             applying: Duration::ZERO,
+            applying_all: Duration::ZERO,
             took,
         };
         let swept = effects?.iter().fold(nothing, Swept::and);
@@ -295,9 +313,10 @@ impl Sweeper {
     /// that no reader waits for that; and it is counted.
     async fn keep(&self, pace: &mut Pace) {
         let second = self.second();
-        if pace.counted_in == second {
+        if pace.kept_in == second {
             return;
         }
+        pace.kept_in = second;
         let machine = self.service.group().machine().clone();
         match self.executor.run(move || machine.next_due()).await {
             Ok(next) if next.is_some_and(|next| next <= second) => {
@@ -370,8 +389,8 @@ fn pause_after(swept: &Swept, grant: Grant, disturbs: bool) -> Duration {
         Grant::LeftOver(_) if swept.removed > 0 => COLLECT_EVERY,
         // Living items were passed, or records dropped: that costs time, and no units.
         Grant::LeftOver(_) | Grant::Unlimited | Grant::Nothing => {
-            let rest = if disturbs { swept.took * REST_FACTOR } else { Duration::ZERO };
-            rest.min(REST_MAX)
+            let rest = (swept.applying_all * REST_FACTOR).max(swept.took).min(REST_MAX);
+            if disturbs { rest } else { Duration::ZERO }
         }
     }
 }
@@ -408,7 +427,8 @@ mod tests {
 
     fn swept(limit: u32, removed: u32, charge: Charge) -> Swept {
         let (limit, took) = (NonZeroU32::new(limit).unwrap(), Duration::from_millis(1));
-        Swept { limit, removed, trimmed: 0, more: true, charge, applying: took, took }
+        let (applying, applying_all) = (took, took);
+        Swept { limit, removed, trimmed: 0, more: true, charge, applying, applying_all, took }
     }
 
     #[test]

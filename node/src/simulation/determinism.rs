@@ -21,7 +21,7 @@ use tracing_subscriber::layer::{Context, SubscriberExt as _};
 use tracing_subscriber::{Layer, registry};
 
 /// Seeds run when nothing else is said.
-const SEEDS: u64 = 20;
+const SEEDS: u64 = 10;
 /// Tells a child which seed to run.
 const SEED_VARIABLE: &str = "DETERMINISM_SEED";
 /// Tells a child where to write what it traced.

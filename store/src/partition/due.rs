@@ -117,13 +117,18 @@ impl Partition {
         // Stamps never go back along the log: its entries can be searched by halves.
         while start < end {
             let middle = u64::midpoint(start, end);
-            let position = FeedPosition { lsn: Lsn(middle), operation: 0 };
-            let part = feed.clone().from(feed_key(self.spec.group, position));
+            let at = |lsn: u64| {
+                let position = FeedPosition { lsn: Lsn(lsn), operation: 0 };
+                feed_key(self.spec.group, position)
+            };
+            // What is behind is known: what was removed there is not passed again.
+            let part = feed.clone().from(at(middle)).before(at(end));
             match self.first_version(&part)?.map(|version| version.stamp) {
                 Some(stamp) if through.is_some_and(|through| stamp.ts <= through) => {
                     start = stamp.lsn.0 + 1;
                 }
-                first => (end, found) = (middle, first.map(|stamp| stamp.ts)),
+                Some(stamp) => (end, found) = (middle, Some(stamp.ts)),
+                None => end = middle,
             }
         }
         Ok(found)

@@ -9,9 +9,9 @@ use crate::nemesis::Mode;
 use crate::workload::Kind;
 
 /// How long faults happen in a run: so long that every mode has its turn.
-const MINUTES: f64 = 3.0;
+const MINUTES: f64 = 6.0;
 /// The same where nobody is there to say that it was not enough.
-const MINUTES_OF_SOAK: f64 = 5.0;
+const MINUTES_OF_SOAK: f64 = 8.0;
 
 /// Breaks a cluster while clients work, and judges what they saw.
 #[derive(Parser)]
@@ -74,7 +74,7 @@ pub(crate) struct Options {
     /// except what makes the judge less strict: clocks of a majority.
     #[arg(long, value_delimiter = ',')]
     pub(crate) nemesis: Vec<Mode>,
-    /// How long faults happen in a run [default: 3, or 5 of soak].
+    /// How long faults happen in a run [default: 6, or 8 of soak].
     #[arg(long)]
     minutes: Option<f64>,
     /// Longest pause of a client between two requests, in milliseconds.
