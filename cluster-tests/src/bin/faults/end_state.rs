@@ -59,7 +59,11 @@ async fn not_swept(cluster: &Cluster, hand: &mut Hand) -> anyhow::Result<Vec<Str
     let begun = clock::monotonic();
     loop {
         let mut wrong = Vec::new();
-        for (container, stored) in stored(cluster).await {
+        let containers = stored(cluster).await.unwrap_or_else(|why| {
+            wrong.push(format!("nobody says what is stored: {why}"));
+            Vec::new()
+        });
+        for (container, stored) in containers {
             let shown = drain(hand, &container).await?.map_or(0, |rows| rows.len() as u64);
             if shown != stored {
                 wrong.push(format!("{} stores {stored} items, shows {shown}", container.path()));
@@ -73,20 +77,22 @@ async fn not_swept(cluster: &Cluster, hand: &mut Hand) -> anyhow::Result<Vec<Str
 }
 
 /// How many items each container stores, as the leaders of its partitions say; not of those that keep what
-/// has expired for a while, because a clock has jumped.
-async fn stored(cluster: &Cluster) -> Vec<(Container, u64)> {
-    let status = cluster.client(cluster.ids()[0]).send(&Call::get("/admin/ttl")).await;
-    let status = status.map(|answer| answer.json()).unwrap_or_default();
+/// has expired for a while, because a clock has jumped. An error if one of them says nothing.
+async fn stored(cluster: &Cluster) -> Result<Vec<(Container, u64)>, String> {
+    let answer = cluster.client(cluster.ids()[0]).send(&Call::get("/admin/ttl")).await;
+    let answer = answer.map_err(|error| error.to_string())?;
+    let status = answer.json();
+    let partitions = status["partitions"].as_array().filter(|all| !all.is_empty());
     let mut containers: BTreeMap<(&str, &str), Option<u64>> = BTreeMap::new();
-    for partition in status["partitions"].as_array().into_iter().flatten() {
+    for partition in partitions.ok_or_else(|| answer.describe())? {
         let text = |name: &str| partition[name].as_str().unwrap_or_default();
-        let is_kept = partition["keptAfterJump"].as_bool() == Some(true);
+        let is_kept = partition["keptAfterJump"].as_bool().ok_or_else(|| partition.to_string())?;
         let items = partition["items"].as_u64().filter(|_| !is_kept);
         let sum = containers.entry((text("database"), text("container"))).or_insert(Some(0));
         *sum = sum.zip(items).map(|(sum, items)| sum + items);
     }
     let known = containers.into_iter();
-    known
+    Ok(known
         .filter_map(|((database, name), items)| Some((Container::new(database, name), items?)))
-        .collect()
+        .collect())
 }

@@ -47,10 +47,12 @@ fn main() -> ExitCode {
 async fn until_interrupted(
     run: impl Future<Output = anyhow::Result<bool>>,
 ) -> anyhow::Result<bool> {
-    let mut terminated = signal(SignalKind::terminate())?;
+    let (mut terminated, mut hung_up) =
+        (signal(SignalKind::terminate())?, signal(SignalKind::hangup())?);
     tokio::select! {
         outcome = run => outcome,
         _ = tokio::signal::ctrl_c() => bail!("interrupted"),
         _ = terminated.recv() => bail!("terminated"),
+        _ = hung_up.recv() => bail!("hung up"),
     }
 }

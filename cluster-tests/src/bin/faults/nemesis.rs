@@ -367,7 +367,11 @@ impl Nemesis<'_> {
             Mode::IsolateLeader => self.hold(&around(leader, &others), lasts).await,
             Mode::IsolateFollower => self.isolate(&followers, &all, lasts).await,
             Mode::MuteLeader => self.hold(&out_of(leader, &others), lasts).await,
-            Mode::DeafenLeader => self.hold(&into(leader, &others), lasts).await,
+            Mode::DeafenLeader => {
+                // A leader notices after two election timeouts that it hears nobody.
+                let noticed = lasts.max(self.election_timeout * 3);
+                self.hold(&into(leader, &others), noticed).await
+            }
             Mode::Halves => self.hold(&between(&all), lasts).await,
             Mode::Ring => self.hold(&beside_ring(&all), lasts).await,
             Mode::Swizzle => self.swizzle(&all).await,

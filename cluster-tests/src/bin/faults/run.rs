@@ -42,8 +42,9 @@ const WARM_UP: Duration = Duration::from_secs(5);
 const RATE_MIN: f64 = 100.0;
 /// Pause between the end of a fault and the next.
 const BREATH_MS: std::ops::Range<u64> = 500..3000;
-/// Every request must be answered for so long before a cluster counts as recovered.
+/// Every request must be answered for so long before a cluster counts as recovered, and for so long after.
 const RECOVERED: Duration = Duration::from_secs(1);
+const RELAPSES_WITHIN: Duration = Duration::from_secs(2);
 /// Reasons that are told why a cluster did not recover.
 const FAILURES_SHOWN: usize = 10;
 /// How often it is told how far a run is where nobody sees the line that moves.
@@ -123,7 +124,6 @@ async fn one(plan: &Plan, seed: u64) -> anyhow::Result<Results> {
     progress.enable_steady_tick(Duration::from_millis(200));
     progress.set_message("starting nodes");
     let mut cluster = cluster(plan, seed)?;
-    cluster.start_all().await;
     let mut work = Work::new(&plan.options, &cluster);
     let mut observed = Observed::default();
     // What was seen until then is judged and kept, whatever becomes of the harness.
@@ -203,6 +203,7 @@ async fn work_through(
     observed: &mut Observed,
     progress: &ProgressBar,
 ) -> anyhow::Result<()> {
+    cluster.start_all().await;
     (observed.modes, observed.skipped) = can_and_cannot(&plan.options, cluster);
     let mut rng = SmallRng::seed_from_u64(seed);
     let pace = Pace::start();
@@ -415,7 +416,7 @@ impl Work {
     async fn recovery(&self, healed: Option<Nanos>) -> Option<Recovery> {
         let healed = healed.unwrap_or(self.shared.timer.now());
         self.shared.expect_answers();
-        let deadline = self.shared.timer.now() + nanos(RECOVERY + RECOVERED);
+        let deadline = healed + nanos(RECOVERY + RECOVERED);
         loop {
             tokio::time::sleep(Duration::from_millis(100)).await;
             let now = self.shared.timer.now();
@@ -424,6 +425,7 @@ impl Work {
             let none_waits = self.shared.waits_since().is_none_or(|since| since >= recently);
             if failed_at <= recently && none_waits {
                 let after_ms = (failed_at - healed) / NANOS_PER_MILLI;
+                tokio::time::sleep(RELAPSES_WITHIN).await;
                 return Some(Recovery { after_ms, seen_at: now });
             }
             if now > deadline {
@@ -473,7 +475,7 @@ fn rejections(
             ))
         }
         Some(Recovery { seen_at, .. }) => {
-            let later = samples.iter().filter(|one| one.call >= *seen_at);
+            let later = samples.iter().filter(|one| one.ret >= *seen_at);
             let count = later.filter(is_failure).count();
             let what = "requests failed after all had been answered again";
             (count > 0).then(|| format!("{count} {what}"))
