@@ -114,7 +114,9 @@ impl Disk {
     /// Makes it whole again once it has lost its power and nobody uses it any more.
     pub(super) fn remount(&self) -> anyhow::Result<()> {
         insist(|| {
-            self.unmount()?;
+            if self.is_mounted()? {
+                self.unmount()?;
+            }
             mount(&self.image, &self.mounted_at)?;
             self.probe()
         })
@@ -122,6 +124,12 @@ impl Disk {
 
     fn unmount(&self) -> anyhow::Result<()> {
         command::run(Command::new("umount").arg(&self.mounted_at)).map(drop)
+    }
+
+    fn is_mounted(&self) -> anyhow::Result<bool> {
+        let mounts = fs::read_to_string("/proc/self/mounts")?;
+        let at = self.mounted_at.to_str();
+        Ok(mounts.lines().any(|line| line.split(' ').nth(1) == at))
     }
 
     /// An error if it is still without power: so it stays while anybody else has it mounted, too.
@@ -134,7 +142,14 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        if let Err(error) = insist(|| self.unmount()) {
+        if self.is_mounted().is_ok_and(|is_mounted| !is_mounted)
+            || insist(|| self.unmount()).is_ok()
+        {
+            return;
+        }
+        // It goes once nobody uses it any more.
+        let lazily = command::run(Command::new("umount").arg("--lazy").arg(&self.mounted_at));
+        if let Err(error) = lazily {
             eprintln!("{} stays mounted: {error:#}", self.mounted_at.display());
         }
     }

@@ -382,10 +382,14 @@ impl Cluster {
 
     /// Has the program throw a node's data away, so that it is made anew from those of the others.
     pub fn rebuild(&self, node: u32) -> Output {
+        let other = self.running().into_iter().find(|other| *other != node);
+        self.rebuild_by(node, other.expect("another node runs"))
+    }
+
+    /// The same, with the help of this one.
+    pub fn rebuild_by(&self, node: u32, helper: u32) -> Output {
         let data = self.data_directory(node).display().to_string();
-        let helper = self.running().into_iter().find(|other| *other != node);
-        let helper = self.url(helper.expect("another node runs"));
-        let number = node.to_string();
+        let (helper, number) = (self.url(helper), node.to_string());
         self.command(&["rebuild-node", &number, "--data-dir", &data, "--http", &helper])
     }
 

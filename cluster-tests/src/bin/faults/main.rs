@@ -30,9 +30,12 @@ fn main() -> ExitCode {
     let plan = Plan::of(Arguments::parse());
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let outcome = runtime
-        .map_err(anyhow::Error::from)
-        .and_then(|runtime| runtime.block_on(until_interrupted(run::all(&plan))));
+    let outcome = runtime.map_err(anyhow::Error::from).and_then(|runtime| {
+        let outcome = runtime.block_on(until_interrupted(run::all(&plan)));
+        // Whoever interrupts a judge does not wait for the verdict.
+        runtime.shutdown_background();
+        outcome
+    });
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,

@@ -309,10 +309,12 @@ pub(crate) struct Nemesis<'c> {
     pub(crate) begun: Option<Nanos>,
     /// When it was there.
     pub(crate) installed: Option<Nanos>,
-    /// Whether modes that hit a leader and others in turns have hit a leader last.
+    /// Whether modes that hit a leader and others in turns begin with the leader.
+    pub(crate) leaders_first: bool,
+    /// Whether they have hit a leader last.
     pub(crate) struck: BTreeMap<Mode, bool>,
     /// What it saw that nobody should see.
-    pub(crate) wrong: Vec<String>,
+    pub(crate) wrong: &'c mut Vec<String>,
 }
 
 /// A fault that is over.
@@ -345,6 +347,15 @@ struct Cast {
 }
 
 impl Nemesis<'_> {
+    /// False if a node has ended that nobody has told to.
+    pub(crate) fn all_run(&mut self) -> bool {
+        let ended = self.cluster.ended_by_themselves();
+        self.wrong.extend(ended.iter().map(|(node, status)| {
+            format!("node {node} has ended by itself between two faults: {status}")
+        }));
+        ended.is_empty()
+    }
+
     /// Lets a fault happen, and puts it right.
     pub(crate) async fn strike(&mut self, mode: Mode) -> Strike {
         let leader = self.cluster.leader(self.container).await;
@@ -428,9 +439,8 @@ impl Nemesis<'_> {
         let others: Vec<u32> = all.iter().copied().filter(|node| *node != leader).collect();
         let majority = all.len() / 2 + 1;
         let count = self.rng.random_range(1..=all.len() - majority);
-        let by_chance = self.rng.random_bool(0.5);
         let (either, role) = match mode.whom() {
-            Whom::Either if is_leaders_turn(&mut self.struck, mode, by_chance) => {
+            Whom::Either if is_leaders_turn(&mut self.struck, mode, self.leaders_first) => {
                 (leader, "leader")
             }
             Whom::Leader => (leader, "leader"),
@@ -500,16 +510,19 @@ impl Nemesis<'_> {
         for node in &ids {
             self.cluster.terminate(*node);
             self.note_installed();
-            self.cluster.await_exit(*node).await;
+            let status = self.cluster.await_exit(*node).await;
+            if !status.success() {
+                self.wrong.push(format!("node {node} was told to end, and failed: {status}"));
+            }
             self.cluster.restart(*node).await;
         }
         names(&ids)
     }
 }
 
-/// Whether a mode hits the leader this time: by chance at first, then in turns.
-fn is_leaders_turn(struck: &mut BTreeMap<Mode, bool>, mode: Mode, by_chance: bool) -> bool {
-    let turn = struck.get(&mode).map_or(by_chance, |last| !last);
+/// Whether a mode hits the leader this time: as it is said at first, then in turns.
+fn is_leaders_turn(struck: &mut BTreeMap<Mode, bool>, mode: Mode, leaders_first: bool) -> bool {
+    let turn = struck.get(&mode).map_or(leaders_first, |last| !last);
     struck.insert(mode, turn);
     turn
 }
@@ -525,7 +538,7 @@ mod tests {
     #[test]
     fn a_mode_hits_a_leader_and_others_in_turns_and_each_mode_for_itself() {
         let mut struck = BTreeMap::new();
-        let mut turn = |mode, by_chance| is_leaders_turn(&mut struck, mode, by_chance);
+        let mut turn = |mode, leaders_first| is_leaders_turn(&mut struck, mode, leaders_first);
         assert!(turn(Mode::SlowSync, true));
         assert!(!turn(Mode::Descriptors, false));
         assert!(!turn(Mode::SlowSync, true));

@@ -60,7 +60,7 @@ impl Nemesis<'_> {
     pub(super) async fn bomb(&mut self) -> Vec<String> {
         let bomb = self.store_bomb().await;
         let leader = self.cluster.leader(&bomb.container).await;
-        self.look_before(&bomb).await;
+        let counted_by = self.look_before(&bomb).await;
         let goes_at = self.rng.random_range(0..GOES_BEFORE_MS + GOES_AFTER_MS);
         until_wall_ms(bomb.first * 1000 - GOES_BEFORE_MS + goes_at).await;
         // Storing it was no fault.
@@ -86,7 +86,7 @@ impl Nemesis<'_> {
         }
         self.await_swept(&bomb).await;
         let how = if is_killed { "killed" } else { "handed over" };
-        vec![format!("n{leader} {how}, {} items due", bomb.items())]
+        vec![format!("n{leader} {how}, {} items due, counted by {counted_by} before", bomb.items())]
     }
 
     async fn store_bomb(&self) -> Bomb {
@@ -134,18 +134,18 @@ impl Nemesis<'_> {
         container
     }
 
-    /// Counts it while all of it must be there.
-    async fn look_before(&mut self, bomb: &Bomb) {
-        let all = bomb.items();
+    /// Counts it while all of it must be there, and says how many nodes did so in time.
+    async fn look_before(&mut self, bomb: &Bomb) -> u32 {
+        let (all, mut counted_by) = (bomb.items(), 0);
         for node in self.cluster.running() {
             let counted = bomb.count(&self.cluster.client(node)).await;
             let answered_ms = clock::wall_ms();
             if answered_ms + WHOLE_BEFORE_MS > bomb.first * 1000 {
-                return;
+                break;
             }
-            if let Ok(counted) = counted
-                && counted != all
-            {
+            let Ok(counted) = counted else { continue };
+            counted_by += 1;
+            if counted != all {
                 self.wrong.push(format!(
                     "bomb: node {node} counted {counted} of {all} items at {answered_ms} ms, due in \
                      second {}",
@@ -153,6 +153,7 @@ impl Nemesis<'_> {
                 ));
             }
         }
+        counted_by
     }
 
     /// Looks for it once nothing may be there, until something is; an error if the node does not answer.

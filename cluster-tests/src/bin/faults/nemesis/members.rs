@@ -58,7 +58,8 @@ impl Nemesis<'_> {
         others.retain(|other| *other != cut);
         self.set_links(&around(cut, &others), Passage::Held);
         self.lose_disk(node).await;
-        let is_forgotten = self.try_rebuild(node).is_ok();
+        others.retain(|other| *other != node);
+        let is_forgotten = self.try_rebuild(node, others[0]).is_ok();
         if is_forgotten {
             self.cluster.spawn(node);
         }
@@ -84,14 +85,17 @@ impl Nemesis<'_> {
     }
 
     async fn rebuild(&mut self, node: u32) {
-        let rebuild = async || self.try_rebuild(node);
+        let mut others = self.cluster.running();
+        others.retain(|other| *other != node);
+        let rebuild = async || self.try_rebuild(node, others[0]);
         wait::until_seen("the node to be forgotten", FORGOTTEN_WITHIN, rebuild).await;
         self.cluster.restart(node).await;
         self.cluster.await_copies().await;
     }
 
-    fn try_rebuild(&self, node: u32) -> Result<(), String> {
-        let rebuilt = tokio::task::block_in_place(|| self.cluster.rebuild(node));
+    /// Asks another to forget a node, so that it can join anew.
+    fn try_rebuild(&self, node: u32, of: u32) -> Result<(), String> {
+        let rebuilt = tokio::task::block_in_place(|| self.cluster.rebuild_by(node, of));
         if rebuilt.status.success() {
             return Ok(());
         }

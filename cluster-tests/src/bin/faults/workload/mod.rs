@@ -144,20 +144,46 @@ impl Finding {
         let verdict = if wrong.is_empty() { Outcome::Ok } else { Outcome::Illegal(wrong) };
         Self { property: property.to_string(), checked: checked as u64, verdict }
     }
+
+    /// The same, but nobody knows whether it holds if nobody has looked at what there is in the end.
+    pub(crate) fn if_looked(self, has_looked: bool) -> Self {
+        if has_looked || self.verdict != Outcome::Ok {
+            return self;
+        }
+        let why = "nobody has looked at what there is in the end".to_string();
+        Self { verdict: Outcome::Unknown(vec![why]), ..self }
+    }
 }
 
 fn container(name: &str) -> Container {
     Container::new(DATABASE, name)
 }
 
-/// Between which instants the time of a version is over, by its stamp and its time to live; for one without,
-/// the end of all time. It is never over early. Late is whoever goes by a clock that lags by more than is
-/// tolerated, and by a second on top of that, to be on the safe side.
-fn end_of(ts: u64, ttl: Option<u64>, tolerance: Tolerance) -> (Nanos, Nanos) {
-    let Some(ttl) = ttl else { return (Nanos::MAX, Nanos::MAX) };
-    let Tolerance { skew, width } = tolerance;
-    let second = (ts + ttl) * SECOND;
-    (second.saturating_sub(skew), second + skew + width + SECOND)
+/// When the time of a version is over.
+#[derive(Clone, Copy)]
+struct End {
+    /// Before that for nobody.
+    earliest: Nanos,
+    /// For every read that is asked for later.
+    for_reads: Nanos,
+    /// For every write that is asked for later: it goes by the clock of whoever proposed it, which may lag.
+    for_writes: Nanos,
+}
+
+impl End {
+    const NEVER: Self =
+        Self { earliest: Nanos::MAX, for_reads: Nanos::MAX, for_writes: Nanos::MAX };
+
+    /// By a version's stamp and its time to live.
+    fn of(ts: u64, ttl: Option<u64>, Tolerance { skew, width }: Tolerance) -> Self {
+        let Some(ttl) = ttl else { return Self::NEVER };
+        let second = (ts + ttl) * SECOND;
+        Self {
+            earliest: second.saturating_sub(skew),
+            for_reads: second + skew,
+            for_writes: second + skew + width,
+        }
+    }
 }
 
 /// An item with its time to live, if it has one.

@@ -17,7 +17,7 @@ use rand::RngExt as _;
 use serde_json::{Value, json};
 
 use super::{
-    Doing, Finding, Kind, TWO_PARTITIONS, Workload, create_container, end_of, store, with_ttl,
+    Doing, End, Finding, Kind, TWO_PARTITIONS, Workload, create_container, store, with_ttl,
 };
 use crate::hand::{Asked, Hand, Reply, locked};
 
@@ -323,7 +323,8 @@ impl Known {
     /// be done again.
     fn may_be_gone(&mut self, ret: Nanos, tolerance: Tolerance) -> bool {
         let Some(last) = self.last else { return true };
-        let may_have_expired = |ts: u64, ttl: Option<u64>| end_of(ts, ttl, tolerance).0 <= ret;
+        let may_have_expired =
+            |ts: u64, ttl: Option<u64>| End::of(ts, ttl, tolerance).earliest <= ret;
         let mut written = self.written.values();
         if may_have_expired(last.ts, last.ttl)
             || written.any(|(call, ttl)| may_have_expired(call / SECOND, *ttl))
@@ -335,16 +336,16 @@ impl Known {
         is_deleted
     }
 
-    /// True if a request that was sent then may have found something.
+    /// True if a write that was asked for then may have found something.
     fn may_be_there(&self, call: Nanos, tolerance: Tolerance) -> bool {
-        let is_alive = |last: Version| call <= end_of(last.ts, last.ttl, tolerance).1;
+        let is_alive = |last: Version| call <= End::of(last.ts, last.ttl, tolerance).for_writes;
         self.last.is_some_and(is_alive) || !self.written.is_empty()
     }
 
     /// True if a read that was sent then may show this version.
     fn may_show(&mut self, version: Version, call: Nanos, tolerance: Tolerance) -> bool {
         let is_known = self.last == Some(version) || self.written.remove(&version.serial).is_some();
-        is_known && call <= end_of(version.ts, version.ttl, tolerance).1
+        is_known && call <= End::of(version.ts, version.ttl, tolerance).for_reads
     }
 }
 
@@ -353,7 +354,8 @@ mod tests {
     use super::What::{Created, Deleted, Missing, PerhapsDeleted, PerhapsWritten, Replaced, Shown};
     use super::*;
 
-    const EXACT: Tolerance = Tolerance { skew: 0, width: 0 };
+    /// Writes may go by a clock that lags by a second.
+    const EXACT: Tolerance = Tolerance { skew: 0, width: SECOND };
 
     /// Version 1 is of second 10, and so on.
     fn version(serial: u64, ttl: Option<u64>) -> Version {
@@ -398,8 +400,9 @@ mod tests {
         let one = version(1, Some(2));
         assert_eq!(judged(&[(95, Created(one)), (118, Missing)]), 1, "early");
         assert_eq!(judged(&[(95, Created(one)), (119, Missing)]), 0, "at the second");
-        assert_eq!(judged(&[(95, Created(one)), (130, Shown(one))]), 0, "by a clock that lags");
-        assert_eq!(judged(&[(95, Created(one)), (131, Shown(one))]), 1, "late");
+        assert_eq!(judged(&[(95, Created(one)), (120, Shown(one))]), 0, "at the second");
+        assert_eq!(judged(&[(95, Created(one)), (121, Shown(one))]), 1, "late");
+        assert_eq!(judged(&[(95, Created(one)), (130, Deleted)]), 0, "by a clock that lags");
         assert_eq!(judged(&[(95, Created(one)), (131, Deleted)]), 1, "late, says a delete");
     }
 

@@ -130,7 +130,8 @@ impl Workload for Set {
         });
         let acknowledged = inserts.acknowledged.len();
         vec![
-            Finding::new("set: nothing lost, nothing twice", acknowledged, inserts.wrong()),
+            Finding::new("set: nothing lost, nothing twice", acknowledged, inserts.wrong())
+                .if_looked(inserts.found.is_some()),
             Finding::new("set: counted as many as there are", counted, miscounted.collect()),
         ]
     }

@@ -15,7 +15,7 @@ use rand::RngExt as _;
 use serde_json::{Value, json};
 
 use super::{
-    Doing, Finding, Kind, ONE_PARTITION, Workload, create_container, drain, end_of, store, with_ttl,
+    Doing, End, Finding, Kind, ONE_PARTITION, Workload, create_container, drain, store, with_ttl,
 };
 use crate::hand::{Hand, Reply, locked};
 
@@ -249,17 +249,20 @@ impl Workload for Unique {
 
     fn judge(&self, tolerance: Tolerance) -> Vec<Finding> {
         let values = locked(&self.values);
-        vec![Finding::new("unique: one owner at a time", values.made, values.wrong(tolerance))]
+        let wrong = values.wrong(tolerance);
+        let finding = Finding::new("unique: one owner at a time", values.made, wrong);
+        vec![finding.if_looked(values.looked.is_some())]
     }
 }
 
 impl Attempt {
-    /// Between which instants its time to live is over.
+    /// Between which instants its time to live is over, for whoever writes.
     fn expiry(&self, tolerance: Tolerance) -> (Nanos, Nanos) {
-        match self.came {
-            Came::Owner { ts, .. } => end_of(ts, self.ttl, tolerance),
-            Came::Refused { .. } | Came::Unknown => (Nanos::MAX, Nanos::MAX),
-        }
+        let end = match self.came {
+            Came::Owner { ts, .. } => End::of(ts, self.ttl, tolerance),
+            Came::Refused { .. } | Came::Unknown => End::NEVER,
+        };
+        (end.earliest, end.for_writes)
     }
 
     /// Between which instants it ends, one way or the other.
@@ -411,12 +414,8 @@ mod tests {
         assert_eq!(judged(vec![owner(100, None), refused(200)], None), 0);
         assert_eq!(judged(vec![refused(100), owner(100, None)], None), 0, "at the same time");
         assert_eq!(judged(vec![refused(100), owner(200, None)], None), 1, "later");
-        assert_eq!(
-            judged(vec![owner(100, Some(2)), refused(139)], None),
-            0,
-            "by a clock that lags"
-        );
-        assert_eq!(judged(vec![owner(100, Some(2)), refused(141)], None), 1, "long expired");
+        assert_eq!(judged(vec![owner(100, Some(2)), refused(130)], None), 0, "at the second");
+        assert_eq!(judged(vec![owner(100, Some(2)), refused(131)], None), 1, "expired");
         let perhaps = vec![owner(100, Some(2)), unknown(110), refused(141)];
         assert_eq!(judged(perhaps, None), 0, "by the one of whom nobody knows");
         let done = Deletion::Done { call: at(120), ret: at(122) };
@@ -428,8 +427,8 @@ mod tests {
         let judged = |deletion| judged(vec![deleted(owner(100, Some(2)), deletion)], None);
         assert_eq!(judged(Deletion::Missing { ret: at(129) }), 1, "early");
         assert_eq!(judged(Deletion::Missing { ret: at(130) }), 0);
-        assert_eq!(judged(Deletion::Done { call: at(140), ret: at(141) }), 0);
-        assert_eq!(judged(Deletion::Done { call: at(141), ret: at(142) }), 1, "late");
+        assert_eq!(judged(Deletion::Done { call: at(130), ret: at(131) }), 0);
+        assert_eq!(judged(Deletion::Done { call: at(131), ret: at(132) }), 1, "late");
     }
 
     #[test]
