@@ -102,6 +102,7 @@ impl Verifier {
         let Presented { kind, signature } = presented(headers)?;
         match kind {
             PresentedKind::Resource => {
+                let cluster = cluster.ok_or_else(ApiError::unknown_cluster)?;
                 keys.seals.open(cluster, &signature, now).map(Credential::Token)
             }
             PresentedKind::Master => {
@@ -114,7 +115,7 @@ impl Verifier {
     /// A token for a permission, good until `end`.
     pub(crate) fn token(
         &self,
-        cluster: Option<ClusterId>,
+        cluster: ClusterId,
         permission: PermissionNumber,
         end: SystemTime,
     ) -> String {
@@ -278,6 +279,7 @@ mod tests {
     use super::*;
     use crate::config::EMULATOR_KEY;
 
+    const CLUSTER: ClusterId = ClusterId(7);
     const DATE: &str = "Fri, 20 Nov 2026 10:00:00 GMT";
 
     fn emulator_key() -> Vec<u8> {
@@ -298,7 +300,7 @@ mod tests {
 
     fn ask(verifier: &Verifier, path: &str, headers: &HeaderMap) -> Result<Credential, ApiError> {
         let now = parse_date(DATE).unwrap() + Duration::from_mins(1);
-        verifier.verify("GET", &Segments::parse(path).unwrap(), headers, None, now)
+        verifier.verify("GET", &Segments::parse(path).unwrap(), headers, Some(CLUSTER), now)
     }
 
     fn check(keys: &[Vec<u8>], path: &str, headers: &HeaderMap) -> Result<Credential, ApiError> {
@@ -371,7 +373,7 @@ mod tests {
             number: 2,
         };
         let permission = PermissionNumber { user, number: 3 };
-        let token = verifier.token(None, permission, parse_date(DATE).unwrap() + SKEW_MAX);
+        let token = verifier.token(CLUSTER, permission, parse_date(DATE).unwrap() + SKEW_MAX);
         let encoded = token.replace('=', "%3D").replace('&', "%26");
         for authorization in [&token, &encoded] {
             let mut headers = headers(DATE, authorization);

@@ -26,8 +26,8 @@ pub(crate) struct Tokens {
 
 impl Tokens {
     /// Tokens for the result that `query` describes; nodes of one cluster understand each other's.
-    pub(crate) fn new(cluster: Option<ClusterId>, query: &impl Serialize) -> Self {
-        let key = cluster.map_or([0; 16], |cluster| cluster.0.to_be_bytes());
+    pub(crate) fn new(cluster: ClusterId, query: &impl Serialize) -> Self {
+        let key = cluster.0.to_be_bytes();
         let mut mac = Hmac::<Sha256>::new_from_slice(&key).expect("HMAC takes keys of any length");
         mac.update(&Sha256::digest(codec::encode(query)));
         Self { mac }
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     fn tokens(query: &str) -> Tokens {
-        Tokens::new(Some(ClusterId(7)), &query)
+        Tokens::new(ClusterId(7), &query)
     }
 
     fn read(query: &str, token: &str) -> Result<u64, ApiError> {
@@ -97,7 +97,7 @@ mod tests {
     fn a_token_of_another_result_or_cluster_is_refused() {
         let token = tokens("a").write(&3_u64).unwrap();
         assert!(read("b", &token).is_err());
-        assert!(Tokens::new(Some(ClusterId(8)), &"a").read::<u64>(&token).is_err());
+        assert!(Tokens::new(ClusterId(8), &"a").read::<u64>(&token).is_err());
         assert!(read("a", &token).is_ok());
     }
 

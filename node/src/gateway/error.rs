@@ -141,6 +141,11 @@ pub(crate) struct Answer {
 }
 
 impl ApiError {
+    /// Without its cluster a node can neither make tokens nor tell ours from others'.
+    pub(crate) fn unknown_cluster() -> Self {
+        Self::NotExecuted("this node does not know yet which cluster it belongs to".to_string())
+    }
+
     /// The status of every error: nowhere else is one chosen.
     pub(crate) fn answer(&self) -> Answer {
         let (status, substatus, code) = match self {

@@ -50,7 +50,7 @@ fn answer(
     resources: Vec<Listed>,
     spec: Option<&QuerySpec>,
 ) -> Result<Reply, Failure> {
-    let tokens = Tokens::new(gateway.node.cluster(), &(rid, name, spec));
+    let tokens = Tokens::new(gateway.cluster()?, &(rid, name, spec));
     let after = call.headers.continuation()?.map(|token| tokens.read(token)).transpose()?;
     let result = match spec {
         None => Rows::listed(resources),

@@ -45,7 +45,7 @@ use axum::extract::{Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, Response};
 use bytes::{Bytes, BytesMut};
-use ephemeris_store::catalog::{CatalogCommand, CatalogRefusal, Created, ScriptKind};
+use ephemeris_store::catalog::{CatalogCommand, CatalogRefusal, ClusterId, Created, ScriptKind};
 use futures_util::StreamExt as _;
 use rand::RngExt as _;
 use serde_json::Value;
@@ -194,6 +194,11 @@ impl Gateway {
     pub(crate) fn new(node: Node) -> Self {
         let verifier = Arc::new(Verifier::new(node.config().keys.clone()));
         Self { node, verifier, under_way: Arc::default() }
+    }
+
+    /// The cluster, by which tokens are sealed.
+    fn cluster(&self) -> Result<ClusterId, ApiError> {
+        self.node.cluster().ok_or_else(ApiError::unknown_cluster)
     }
 
     /// Reads the account's keys again.

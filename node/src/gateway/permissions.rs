@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use axum::http::StatusCode;
 use ephemeris_store::catalog::{
-    CatalogCommand, IfTaken, Permission, PermissionDefinition, User, UserChange,
+    CatalogCommand, ClusterId, IfTaken, Permission, PermissionDefinition, User, UserChange,
 };
 use ephemeris_store::charge::Charge;
 use ephemeris_store::ids::{ResourceId, permission_link};
@@ -23,6 +23,7 @@ use super::{Call, Gateway, resource_tokens};
 /// Shows permissions with tokens that end at one moment.
 struct Presenter<'g> {
     gateway: &'g Gateway,
+    cluster: ClusterId,
     tokens_end: SystemTime,
 }
 
@@ -31,7 +32,7 @@ impl<'g> Presenter<'g> {
     fn new(gateway: &'g Gateway, call: &Call) -> Result<Self, ApiError> {
         let header = call.headers.text("x-ms-documentdb-expiry-seconds")?;
         let tokens_end = gateway.node.date() + resource_tokens::lifetime(header)?;
-        Ok(Self { gateway, tokens_end })
+        Ok(Self { gateway, cluster: gateway.cluster()?, tokens_end })
     }
 
     /// A permission as clients see it.
@@ -41,7 +42,9 @@ impl<'g> Presenter<'g> {
         let body = body.as_object().cloned().unwrap_or_default();
         let (link, resource) = (permission_link(permission.number), permission.resource);
         let mut json = with_system_properties(body, &rid, &link, resource.etag, resource.ts.0);
-        json.insert("_token".into(), json!(self.gateway.token(permission, self.tokens_end)));
+        let verifier = &self.gateway.verifier;
+        let token = verifier.token(self.cluster, permission.number, self.tokens_end);
+        json.insert("_token".into(), json!(token));
         json
     }
 
@@ -67,11 +70,6 @@ fn definition(call: &Call) -> Result<PermissionDefinition, Failure> {
 }
 
 impl Gateway {
-    /// A token for a permission, good until `end`.
-    fn token(&self, permission: &Permission, end: SystemTime) -> String {
-        self.verifier.token(self.node.cluster(), permission.number, end)
-    }
-
     /// Finds a permission by its name, or else by its `_rid`, in an up-to-date copy of the catalog.
     async fn named_permission(
         &self,

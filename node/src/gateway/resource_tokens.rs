@@ -64,7 +64,7 @@ impl Seals {
     /// A token for a permission, good until `end`.
     pub(super) fn token(
         &self,
-        cluster: Option<ClusterId>,
+        cluster: ClusterId,
         permission: PermissionNumber,
         end: SystemTime,
     ) -> String {
@@ -77,7 +77,7 @@ impl Seals {
     /// The permission that a token's `sig` names, if we sealed it and it still holds.
     pub(super) fn open(
         &self,
-        cluster: Option<ClusterId>,
+        cluster: ClusterId,
         sealed: &str,
         now: SystemTime,
     ) -> Result<PermissionNumber, ApiError> {
@@ -103,9 +103,9 @@ fn mac(key: &[u8]) -> HmacSha256 {
 }
 
 /// The seal of a content. Clusters may share a key, but never each other's tokens.
-fn seal(mac: &HmacSha256, cluster: Option<ClusterId>, content: &[u8; CONTENT_BYTES]) -> HmacSha256 {
+fn seal(mac: &HmacSha256, cluster: ClusterId, content: &[u8; CONTENT_BYTES]) -> HmacSha256 {
     let mut mac = mac.clone();
-    mac.update(&cluster.map_or([0; 16], |cluster| cluster.0.to_be_bytes()));
+    mac.update(&cluster.0.to_be_bytes());
     mac.update(content);
     mac
 }
@@ -139,7 +139,7 @@ mod tests {
 
     use super::*;
 
-    const CLUSTER: Option<ClusterId> = Some(ClusterId(7));
+    const CLUSTER: ClusterId = ClusterId(7);
     const PERMISSION: PermissionNumber =
         PermissionNumber { user: UserNumber { database: DatabaseNumber(1), number: 2 }, number: 3 };
 
@@ -182,8 +182,7 @@ mod tests {
     #[test]
     fn other_clusters_do_not_take_our_tokens() {
         let token = token(&seals(), 10);
-        assert!(is_unauthorized(&seals().open(Some(ClusterId(8)), &token, now())));
-        assert!(is_unauthorized(&seals().open(None, &token, now())));
+        assert!(is_unauthorized(&seals().open(ClusterId(8), &token, now())));
     }
 
     /// Who knows a key can seal anything.

@@ -116,9 +116,10 @@ impl Node {
         self.inner.clock.now()
     }
 
-    /// The cluster, once it is known.
+    /// The cluster, once it is known: whoever sees the catalog of a cluster knows which one it is, even
+    /// before it has been written down here.
     pub(crate) fn cluster(&self) -> Option<ClusterId> {
-        self.inner.identity.cluster()
+        self.inner.identity.cluster().or_else(|| self.inner.directory.current().state().cluster())
     }
 
     /// A replica on this node.

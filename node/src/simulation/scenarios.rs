@@ -344,6 +344,38 @@ fn t55_a_node_made_anew_with_a_slow_clock_shows_nothing_that_has_expired() {
     });
 }
 
+/// A node made anew gives out tokens that others take, and takes theirs, from its first answer on.
+#[test]
+fn a_node_made_anew_agrees_with_the_others_about_tokens_from_its_first_answer_on() {
+    const SMALL: (&str, &str) = ("x-ms-max-item-count", "1");
+    scenario(Options::plain(), async |mut scene| {
+        scene.create_container(-1).await;
+        for id in ["a", "b"] {
+            scene.put(1, id, -1).await;
+        }
+        scene.world.end(3, Loss::Everything);
+        scene.world.wipe(3);
+        let forget = json!({ "node": 3 });
+        scene.expect((1, 200), "POST", "/admin/forget-node", &[], &forget).await;
+        scene.world.boot(3);
+        let deadline = monotonic() + 3 * PATIENCE;
+        let page = loop {
+            let answer = scene.ask(3, "GET", DOCS, &[SMALL], &Value::Null).await;
+            if let Ok(answer @ Answer { status: 200, .. }) = answer {
+                break answer;
+            }
+            assert!(monotonic() < deadline, "no answer:\n{}", scene.world.describe());
+            sleep(Duration::from_millis(1)).await;
+        };
+        let token = page.header("x-ms-continuation").expect("there is another item");
+        let next = [SMALL, ("x-ms-continuation", token)];
+        for node in scene.world.numbers() {
+            let answer = scene.ask(node, "GET", DOCS, &next, &Value::Null).await;
+            assert_eq!(answer.expect("all is well").status, 200, "at node {node}");
+        }
+    });
+}
+
 /// T57: two partitions have an item each that expires in the same second. Once one of them has said that its
 /// item is gone, nobody is shown the other's, through any node, at any level, whichever clock is slow.
 #[test]

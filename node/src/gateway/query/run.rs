@@ -57,7 +57,7 @@ pub(super) async fn run(
 ) -> Result<Reply, Failure> {
     let begun = clock::monotonic();
     let question = Question::new(call, resolved, query, compiled)?;
-    let tokens = Tokens::new(gateway.node.cluster(), &question.result());
+    let tokens = Tokens::new(gateway.cluster()?, &question.result());
     let progress: Option<Progress> =
         call.headers.continuation()?.map(|token| tokens.read(token)).transpose()?;
     let mut targets = targets(resolved, &question)?;
