@@ -179,53 +179,19 @@ fn find_container(view: &Arc<DirectoryView>, path: &ContainerPath) -> Option<Res
 
 #[cfg(test)]
 pub(super) mod tests {
-    use ephemeris_store::catalog::{
-        Catalog, CatalogCommand, CatalogProposal, ContainerDefinition, ReplicaPlan,
-    };
-    use ephemeris_store::codec;
-    use ephemeris_store::engine::MemoryEngine;
-    use ephemeris_store::ids::{DatabaseNumber, NodeId, ResourceName};
-    use ephemeris_store::machine::{Entry, LogId, Machine as _};
-    use ephemeris_store::time::{ClockInterval, Millis};
+    use ephemeris_store::ids::DatabaseNumber;
 
     use super::*;
-    use crate::placement::Directory;
+    use crate::placement::{Directory, catalogs};
 
     /// A container with so many partitions, whose partition key is at these paths.
     pub(in crate::gateway) fn container(partitions: usize, key_paths: &[&str]) -> Resolved {
-        let node = NodeId(1);
         let kind = if key_paths.len() > 1 { "MultiHash" } else { "Hash" };
         let definition = serde_json::json!({
             "id": "c",
             "partitionKey": { "paths": key_paths, "kind": kind, "version": 2 },
         });
-        let definition = ContainerDefinition::parse(&definition).unwrap();
-        let commands = [
-            CatalogCommand::RegisterNode {
-                node,
-                directory: 1,
-                peer: String::new(),
-                url: String::new(),
-                founder: true,
-            },
-            CatalogCommand::CreateDatabase {
-                name: ResourceName::try_from("d".to_string()).unwrap(),
-                throughput: None,
-            },
-            CatalogCommand::CreateContainer {
-                database: DatabaseNumber(1),
-                definition: serde_json::to_string(definition.json()).unwrap(),
-                throughput: None,
-                placement: vec![ReplicaPlan(vec![node]); partitions],
-            },
-        ];
-        let catalog = Catalog::open(Arc::new(MemoryEngine::new())).unwrap();
-        for (index, command) in (0_u64..).zip(commands) {
-            let now = ClockInterval::exact(Millis(1000));
-            let bytes = codec::encode(&CatalogProposal { now, command });
-            let applied = catalog.apply(LogId { term: 1, index }, Entry::Command(&bytes));
-            applied.unwrap().unwrap().result.unwrap();
-        }
+        let catalog = catalogs::catalog(&catalogs::a_container(&definition, partitions, None));
         let number = ContainerNumber { database: DatabaseNumber(1), number: 1 };
         Resolved::of(&Directory::new(Arc::new(catalog)).current(), number).unwrap()
     }

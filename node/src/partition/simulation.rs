@@ -31,20 +31,15 @@ use std::time::Duration;
 use ephemeris_raft::testing::{Host, MemoryDisk, MemoryNetwork, Weather, simulate};
 use ephemeris_raft::wal::{Wal, WalOptions};
 use ephemeris_raft::{Executor, Group, GroupOptions, Router, Storage};
-use ephemeris_store::catalog::{
-    Catalog, CatalogCommand, CatalogProposal, ContainerDefinition, ReplicaPlan,
-};
-use ephemeris_store::codec;
+use ephemeris_store::catalog::Catalog;
 use ephemeris_store::document::DocumentRules;
 use ephemeris_store::engine::MemoryEngine;
-use ephemeris_store::ids::{
-    ContainerNumber, DatabaseNumber, GroupId, NodeId, ReplicaId, ResourceName,
-};
+use ephemeris_store::ids::{ContainerNumber, DatabaseNumber, GroupId, NodeId, ReplicaId};
 use ephemeris_store::indexing::{self, IndexRules};
-use ephemeris_store::machine::{Entry, LogId, Machine as _};
+use ephemeris_store::machine::Machine as _;
 use ephemeris_store::partition::{Partition, PartitionSpec, PartitionState};
 use ephemeris_store::partition_key::{KeyDefinition, KeyKind, SlotRange};
-use ephemeris_store::time::{ClockInterval, Millis};
+use ephemeris_store::time::Millis;
 use ephemeris_store::ttl::{PolicyEpoch, TtlPolicy};
 use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
@@ -56,7 +51,7 @@ use super::{
     Burst, PartitionError, PartitionRequest, PartitionResponse, PartitionService, Price, ReadLevel,
 };
 use crate::clock::{Clock as _, Instant, QuorumClock, TimeSource, monotonic};
-use crate::placement::Directory;
+use crate::placement::{Directory, catalogs};
 use crate::simulation::core_time;
 use crate::simulation::laws::WIDTH_MAX;
 use client::Client;
@@ -510,35 +505,8 @@ pub(super) fn spec() -> PartitionSpec {
 
 /// A catalog that knows the container, which queries are compiled for.
 fn catalog() -> Catalog {
-    let catalog = Catalog::open(Arc::new(MemoryEngine::new())).unwrap();
     let definition = serde_json::json!({ "id": "c", "partitionKey": { "paths": ["/pk"] } });
-    let definition = ContainerDefinition::parse(&definition).unwrap();
-    let commands = [
-        CatalogCommand::RegisterNode {
-            node: NodeId(1),
-            directory: 1,
-            peer: String::new(),
-            url: String::new(),
-            founder: true,
-        },
-        CatalogCommand::CreateDatabase {
-            name: ResourceName::try_from("d".to_string()).unwrap(),
-            throughput: None,
-        },
-        CatalogCommand::CreateContainer {
-            database: DatabaseNumber(1),
-            definition: serde_json::to_string(definition.json()).unwrap(),
-            throughput: None,
-            placement: vec![ReplicaPlan(vec![NodeId(1)])],
-        },
-    ];
-    for (index, command) in (0..).zip(commands) {
-        let now = ClockInterval::exact(Millis(1000));
-        let bytes = codec::encode(&CatalogProposal { now, command });
-        let applied = catalog.apply(LogId { term: 1, index }, Entry::Command(&bytes));
-        applied.unwrap().unwrap().result.unwrap();
-    }
-    catalog
+    catalogs::catalog(&catalogs::a_container(&definition, 1, None))
 }
 
 /// Faults until the run is over.

@@ -7,24 +7,19 @@ use std::time::Duration;
 use ephemeris_raft::testing::{MemoryDisk, MemoryNetwork, simulate};
 use ephemeris_raft::wal::{Wal, WalOptions};
 use ephemeris_raft::{Executor, Group, GroupOptions, Router, Storage};
-use ephemeris_store::catalog::{
-    Catalog, CatalogCommand, CatalogProposal, ContainerDefinition, ReplicaPlan, Sweeping,
-    Throughput,
-};
+use ephemeris_store::catalog::{Catalog, CatalogCommand, Sweeping, Throughput};
 use ephemeris_store::change_feed::FeedStart;
 use ephemeris_store::charge::Charge;
-use ephemeris_store::codec;
 use ephemeris_store::command::{Action, Command, ItemWrite, Precondition};
 use ephemeris_store::document::Document;
 use ephemeris_store::engine::MemoryEngine;
-use ephemeris_store::ids::{DatabaseNumber, ItemId, NodeId, ResourceName};
+use ephemeris_store::ids::{ItemId, NodeId};
 use ephemeris_store::indexing::{IndexRules, complete};
 use ephemeris_store::item::{ItemKey, LogicalPartition};
-use ephemeris_store::machine::{Entry, LogId, Machine as _};
 use ephemeris_store::partition::{Partition, PartitionState};
 use ephemeris_store::partition_key::{KeyDefinition, KeyKind, PartitionKey, Place};
 use ephemeris_store::query::{PageLimits, Scope};
-use ephemeris_store::time::{ClockInterval, Millis};
+use ephemeris_store::time::Millis;
 use ephemeris_store::ttl::{PolicyEpoch, TimeToLive, TtlField, TtlPolicy};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
@@ -37,7 +32,7 @@ use super::{
     PartitionService, Price, QueryRequest, ReadLevel, cost,
 };
 use crate::clock::{Instant, SystemClock, TimeSource, monotonic};
-use crate::placement::Directory;
+use crate::placement::{Directory, catalogs};
 
 pub(super) const SEED: u64 = 7;
 /// The least a container can be given, in request units a second.
@@ -99,16 +94,7 @@ impl World {
     }
 
     fn change_catalog(&self, command: &CatalogCommand) {
-        for node in &self.nodes {
-            let proposal = CatalogProposal {
-                now: ClockInterval::exact(Millis(1000)),
-                command: command.clone(),
-            };
-            let index = node.catalog.progress().applied.map_or(0, |applied| applied.index + 1);
-            let bytes = codec::encode(&proposal);
-            let applied = node.catalog.apply(LogId { term: 1, index }, Entry::Command(&bytes));
-            applied.unwrap().unwrap().result.unwrap();
-        }
+        self.nodes.iter().for_each(|node| catalogs::apply(&node.catalog, command));
     }
 
     /// Gives the container's only partition this rate.
@@ -178,7 +164,7 @@ impl Node {
         let group =
             Group::start(GROUP, replica(id.0), machine, storage, transport, router, &options);
         let clock = Arc::new(SystemClock::new(Arc::new(RightTime(started))));
-        let catalog = Arc::new(Catalog::open(Arc::new(MemoryEngine::new())).unwrap());
+        let catalog = Arc::new(catalogs::catalog(&[]));
         let directory = Directory::new(catalog.clone());
         let service = PartitionService::new(
             group.await.unwrap(),
@@ -204,26 +190,7 @@ impl Node {
 /// What makes a catalog know the partition, with an offer of plenty.
 fn the_container() -> [CatalogCommand; 3] {
     let definition = serde_json::json!({ "id": "c", "partitionKey": { "paths": ["/pk"] } });
-    let definition = ContainerDefinition::parse(&definition).unwrap();
-    [
-        CatalogCommand::RegisterNode {
-            node: NodeId(1),
-            directory: 1,
-            peer: String::new(),
-            url: String::new(),
-            founder: true,
-        },
-        CatalogCommand::CreateDatabase {
-            name: ResourceName::try_from("d".to_string()).unwrap(),
-            throughput: None,
-        },
-        CatalogCommand::CreateContainer {
-            database: DatabaseNumber(1),
-            definition: serde_json::to_string(definition.json()).unwrap(),
-            throughput: Some(Throughput::Manual(PLENTY)),
-            placement: vec![ReplicaPlan(vec![NodeId(1)])],
-        },
-    ]
+    catalogs::a_container(&definition, 1, Some(Throughput::Manual(PLENTY)))
 }
 
 /// Looks until there is something, in simulated time.

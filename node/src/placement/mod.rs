@@ -1,6 +1,8 @@
 //! What exists where: the catalog at hand, plans for replicas, and their balance.
 
 mod balancer;
+#[cfg(test)]
+pub(crate) mod catalogs;
 mod directory;
 mod plan;
 

@@ -14,7 +14,7 @@
 
 mod client;
 mod demon;
-pub(crate) mod determinism;
+mod determinism;
 mod http;
 pub(crate) mod laws;
 mod machine;

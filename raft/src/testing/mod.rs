@@ -1,10 +1,12 @@
 //! What tests and simulations put in place of disks, networks and machines.
 
+mod determinism;
 mod disk;
 mod host;
 mod network;
 mod simulate;
 
+pub use determinism::check_determinism;
 pub use disk::MemoryDisk;
 pub use host::{Host, inherit};
 pub use network::{MemoryNetwork, Weather};

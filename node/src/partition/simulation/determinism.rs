@@ -1,17 +1,19 @@
 //! One seed is one run, in every process.
 
-use ephemeris_raft::testing::simulate;
+use ephemeris_raft::testing::{check_determinism, simulate};
 use tracing_subscriber::filter::LevelFilter;
 
-use super::run;
-use crate::simulation::determinism::check;
+use super::{number, run};
 
+/// Seeds run when nothing else is said.
+const SEEDS: u64 = 10;
 const TEST: &str = "partition::simulation::determinism::\
                     a_seed_of_expiry_is_the_same_run_in_every_process";
 
 #[test]
 fn a_seed_of_expiry_is_the_same_run_in_every_process() {
-    check(TEST, LevelFilter::TRACE, |seed| {
+    let seeds = number("SEEDS").unwrap_or(SEEDS);
+    check_determinism(TEST, LevelFilter::TRACE, seeds, |seed| {
         simulate(seed, run(seed));
     });
 }
