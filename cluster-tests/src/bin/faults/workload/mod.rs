@@ -300,3 +300,29 @@ pub(crate) async fn drain(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_has_looked_at_is_not_known_to_be_right() {
+        let right = || Finding::new("all is well", 3, Vec::new());
+        assert_eq!(right().if_looked(true).verdict, Outcome::Ok);
+        assert!(matches!(right().if_looked(false).verdict, Outcome::Unknown(_)));
+        let wrong = Finding::new("all is well", 3, vec!["lost".to_string()]);
+        assert!(matches!(wrong.if_looked(false).verdict, Outcome::Illegal(_)));
+    }
+
+    #[test]
+    fn a_version_is_over_at_its_second_for_reads_and_a_little_later_for_writes() {
+        let tolerance = Tolerance { skew: 1, width: 10 };
+        let end = End::of(5, Some(2), tolerance);
+        let second = 7 * SECOND;
+        assert_eq!(
+            (end.earliest, end.for_reads, end.for_writes),
+            (second - 1, second + 1, second + 11)
+        );
+        assert_eq!(End::of(5, None, tolerance).for_reads, Nanos::MAX);
+    }
+}
