@@ -70,6 +70,21 @@ class Cluster:
         for url in self.urls.values():
             wait_ready(url)
 
+    def wait_level(self):
+        """Waits until every replica has what its leader has.
+
+        At Session, whoever has seen nothing may be answered by one that has not yet.
+        """
+        deadline = time.monotonic() + READY_SECONDS_MAX
+        lags = [None]
+        while time.monotonic() < deadline:
+            groups = self.status()["groups"]
+            lags = [replica["lag"] for group in groups for replica in group["replicas"]]
+            if all(lag == 0 for lag in lags):
+                return
+            time.sleep(0.05)
+        raise TimeoutError(f"replicas lag by {lags}")
+
 
 class ComposeCluster(Cluster):
     """The containers that docker-compose started for this checkout."""

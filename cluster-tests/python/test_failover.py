@@ -81,6 +81,7 @@ def load_through_a_leaders_death(nodes, container, attempt):
             load.await_more()
             print(f"{CALLS} more calls {time.monotonic() - killed:.2f} s after the leader died")
     print(f"{len(load.acknowledged)} acknowledged, {len(load.failed)} failed")
+    nodes.wait_level()
     return load
 
 
@@ -340,6 +341,7 @@ def test_what_is_deleted_with_its_partition_key_stays_away(make_container, nodes
         left = until_done(lambda: seen_by(alive, container))
         assert {item["pk"] for item in left} == {"p1"} and len(left) == 200
         until_done(lambda: container.upsert_item({"id": "0", "pk": "p0"}))
+    nodes.wait_level()
     for url in nodes.urls.values():
         assert Counter(item["pk"] for item in seen_by(url, container)) == {"p0": 1, "p1": 200}
 
