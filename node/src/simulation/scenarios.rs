@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use ephemeris_raft::testing::simulate;
 use ephemeris_store::ids::GroupId;
-use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -204,8 +203,6 @@ impl Scene {
 
 const DOCS: &str = "/dbs/d/colls/c/docs";
 const KEY: &str = "x-ms-documentdb-partitionkey";
-/// Makes pages of one item.
-const SMALL: (&str, &str) = ("x-ms-max-item-count", "1");
 
 fn definition(default_ttl: i64) -> Value {
     let key = json!({ "paths": ["/pk"], "kind": "Hash", "version": 2 });
@@ -345,50 +342,6 @@ fn t55_a_node_made_anew_with_a_slow_clock_shows_nothing_that_has_expired() {
         assert_eq!(scene.finds(3, "short").await, [404].into());
         assert_eq!(scene.finds(3, "long").await, [200].into());
     });
-}
-
-/// A node made anew gives out tokens that others take, and takes theirs, from its first answer on.
-#[test]
-fn a_node_made_anew_agrees_with_the_others_about_tokens_from_its_first_answer_on() {
-    const ASKERS: u32 = 30;
-    scenario(Options::plain(), async |mut scene| {
-        scene.create_container(-1).await;
-        for id in ["a", "b"] {
-            scene.put(1, id, -1).await;
-        }
-        scene.world.end(3, Loss::Everything);
-        scene.world.wipe(3);
-        let forget = json!({ "node": 3 });
-        scene.expect((1, 200), "POST", "/admin/forget-node", &[], &forget).await;
-        scene.world.boot(3);
-        // Many ask at once, so that some are answered as soon as the node can.
-        let asking = (1..=ASKERS).map(|number| first_page(&scene.world, number));
-        for page in join_all(asking).await {
-            let token = page.header("x-ms-continuation").expect("there is another item");
-            let next = [SMALL, ("x-ms-continuation", token)];
-            for node in scene.world.numbers() {
-                let answer = scene.ask(node, "GET", DOCS, &next, &Value::Null).await;
-                assert_eq!(answer.expect("all is well").status, 200, "at node {node}");
-            }
-        }
-    });
-}
-
-/// The first page of the container that node 3 shows to one of many clients.
-async fn first_page(world: &World, number: u32) -> Answer {
-    let mut http = HttpClient::new(&world.network, number);
-    let headers = vec![(SMALL.0, SMALL.1.to_string())];
-    let ask = Ask { verb: "GET", path: DOCS, headers, body: String::new() };
-    let deadline = monotonic() + 3 * PATIENCE;
-    loop {
-        if let Ok(answer @ Answer { status: 200, .. }) =
-            http.ask(3, &ask, world.truth(), PATIENCE).await
-        {
-            return answer;
-        }
-        assert!(monotonic() < deadline, "no answer:\n{}", world.describe());
-        sleep(Duration::from_millis(1)).await;
-    }
 }
 
 /// T57: two partitions have an item each that expires in the same second. Once one of them has said that its
