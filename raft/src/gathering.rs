@@ -2,8 +2,8 @@
 //!
 //! A message between nodes and a sync of a disk have a price of their own, whatever they carry. If every
 //! caller went by itself, most would carry one thing. So only so many batches are under way at a time, and
-//! what comes meanwhile goes together in the next one. Nobody waits for a clock: who finds room goes at
-//! once.
+//! what comes meanwhile goes together in the next one: as soon as none is under way, or as much waits as is
+//! under way. Nobody waits for a clock.
 //!
 //! A batch that takes long, because a disk is slow or the leader cannot reach the others, holds nobody back:
 //! what comes then goes its own way, and learns by itself what there is to learn.
@@ -46,38 +46,50 @@ impl<C: Carrier> Clone for Gathering<C> {
     }
 }
 
-/// Who waits.
+/// Who waits, and what is under way.
 struct Line<C: Carrier> {
     waiting: Vec<C::Load>,
-    under_way: usize,
+    /// Batches under way, and what they carry together.
+    batches: usize,
+    loads: usize,
+    /// True if one of them has not yet taken what waits.
+    is_forming: bool,
 }
 
 impl<C: Carrier> Line<C> {
-    /// The next batch; if there is none, its place is free again.
-    fn next(&mut self) -> Option<Vec<C::Load>> {
-        if self.waiting.is_empty() {
-            self.under_way -= 1;
-            return None;
-        }
-        let rest = self.waiting.split_off(C::fitting(&self.waiting));
-        Some(std::mem::replace(&mut self.waiting, rest))
+    /// True if a batch starts: it counts as under way, and takes what waits when it runs.
+    fn starts(&mut self) -> bool {
+        let is_worth_it = !self.waiting.is_empty() && self.waiting.len() >= self.loads;
+        let starts = is_worth_it && !self.is_forming && self.batches < C::BATCHES_MAX;
+        self.batches += usize::from(starts);
+        self.is_forming |= starts;
+        starts
     }
 
-    /// True if a batch may start, which then counts as under way.
-    fn starts(&mut self) -> bool {
-        let starts = self.under_way < C::BATCHES_MAX && !self.waiting.is_empty();
-        self.under_way += usize::from(starts);
-        starts
+    /// What the batch that has started carries.
+    fn take(&mut self) -> Vec<C::Load> {
+        let rest = self.waiting.split_off(C::fitting(&self.waiting));
+        let batch = std::mem::replace(&mut self.waiting, rest);
+        self.loads += batch.len();
+        self.is_forming = false;
+        batch
+    }
+
+    /// A batch that carries so much counts no longer; true if the next one starts.
+    fn ends(&mut self, loads: usize) -> bool {
+        self.batches -= 1;
+        self.loads -= loads;
+        self.starts()
     }
 }
 
 impl<C: Carrier> Gathering<C> {
     pub(crate) fn new(carrier: C) -> Self {
-        let line = Line { waiting: Vec::new(), under_way: 0 };
+        let line = Line { waiting: Vec::new(), batches: 0, loads: 0, is_forming: false };
         Self { carrier: Arc::new(carrier), line: Arc::new(Mutex::new(line)) }
     }
 
-    /// Adds a load, which goes with a batch that starts after this call.
+    /// Adds a load, which a batch takes after this call.
     pub(crate) fn add(&self, load: C::Load) {
         let starts = {
             let mut line = self.line();
@@ -97,21 +109,28 @@ impl<C: Carrier> Gathering<C> {
         drop(Runtime::spawn(self.clone().run()));
     }
 
-    /// Takes one batch after the other, until nobody waits.
+    /// Takes one batch after the other, until none starts.
     async fn run(self) {
         loop {
-            let Some(batch) = self.line().next() else { return };
+            let (batch, is_more) = {
+                let mut line = self.line();
+                (line.take(), line.starts())
+            };
+            if is_more {
+                self.start();
+            }
+            let loads = batch.len();
             let mut carrying = std::pin::pin!(self.carrier.carry(batch));
-            if tokio::time::timeout(PATIENCE, &mut carrying).await.is_err() {
-                let starts = {
-                    let mut line = self.line();
-                    line.under_way -= 1;
-                    line.starts()
-                };
+            let is_slow = tokio::time::timeout(PATIENCE, &mut carrying).await.is_err();
+            let starts = self.line().ends(loads);
+            if is_slow {
                 if starts {
                     self.start();
                 }
                 return carrying.await;
+            }
+            if !starts {
+                return;
             }
         }
     }
@@ -123,19 +142,22 @@ mod tests {
 
     use super::*;
 
+    /// What one ferry carries.
+    const LOADS_MAX: usize = 2;
+
     /// Keeps batches under way until it is let go on.
-    struct Ferry {
+    struct Ferry<const PLACES: usize> {
         taken: Arc<Mutex<Vec<Vec<u32>>>>,
         passes: Arc<Semaphore>,
     }
 
-    impl Carrier for Ferry {
+    impl<const PLACES: usize> Carrier for Ferry<PLACES> {
         type Load = u32;
 
-        const BATCHES_MAX: usize = 1;
+        const BATCHES_MAX: usize = PLACES;
 
         fn fitting(loads: &[u32]) -> usize {
-            loads.len().min(2)
+            loads.len().min(LOADS_MAX)
         }
 
         async fn carry(&self, batch: Vec<u32>) {
@@ -144,13 +166,13 @@ mod tests {
         }
     }
 
-    struct World {
-        gathering: Gathering<Ferry>,
+    struct World<const PLACES: usize> {
+        gathering: Gathering<Ferry<PLACES>>,
         taken: Arc<Mutex<Vec<Vec<u32>>>>,
         passes: Arc<Semaphore>,
     }
 
-    impl World {
+    impl<const PLACES: usize> World<PLACES> {
         fn new() -> Self {
             let (taken, passes) = (Arc::default(), Arc::new(Semaphore::new(0)));
             let gathering =
@@ -168,7 +190,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_comes_while_a_batch_is_under_way_goes_together_as_far_as_it_fits() {
-        let world = World::new();
+        let world = World::<1>::new();
         world.gathering.add(1);
         assert_eq!(world.await_batches(1).await, [[1]]);
         (2..=4).for_each(|load| world.gathering.add(load));
@@ -178,7 +200,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_batch_that_takes_long_holds_nobody_back() {
-        let world = World::new();
+        let world = World::<1>::new();
         world.gathering.add(1);
         world.await_batches(1).await;
         world.gathering.add(2);
@@ -186,5 +208,28 @@ mod tests {
         world.passes.add_permits(2);
         world.gathering.add(3);
         assert_eq!(world.await_batches(3).await, [[1], [2], [3]]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn another_goes_once_as_much_waits_as_is_under_way() {
+        let world = World::<2>::new();
+        (1..=2).for_each(|load| world.gathering.add(load));
+        assert_eq!(world.await_batches(1).await, [[1, 2]]);
+        world.gathering.add(3);
+        tokio::time::sleep(PATIENCE / 4).await;
+        assert_eq!(world.await_batches(1).await, [[1, 2]], "one waits, two are under way");
+        world.gathering.add(4);
+        let before = crate::clock::monotonic();
+        assert_eq!(world.await_batches(2).await, [[1, 2], [3, 4]]);
+        assert!(before.elapsed() < PATIENCE / 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_does_not_fit_into_one_batch_goes_with_another_at_once() {
+        let world = World::<2>::new();
+        (1..=5).for_each(|load| world.gathering.add(load));
+        let before = crate::clock::monotonic();
+        assert_eq!(world.await_batches(2).await, [[1, 2], [3, 4]]);
+        assert!(before.elapsed() < PATIENCE / 4);
     }
 }

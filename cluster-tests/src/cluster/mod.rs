@@ -17,6 +17,7 @@ mod status;
 
 use std::any::Any;
 use std::collections::BTreeMap;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Output};
 use std::time::Duration;
@@ -290,9 +291,15 @@ impl Cluster {
 
     /// Ends these nodes at the same time.
     pub fn kill_at_once(&mut self, nodes: &[u32]) {
+        self.at_once(nodes, Node::kill);
+    }
+
+    fn at_once(&mut self, nodes: &[u32], act: fn(&mut (dyn Node + 'static))) {
         std::thread::scope(|scope| {
-            for (_, node) in self.nodes.iter_mut().filter(|(id, _)| nodes.contains(id)) {
-                scope.spawn(|| node.kill());
+            let chosen = self.nodes.iter_mut().filter(|(id, _)| nodes.contains(id));
+            let acting = chosen.map(|(_, node)| scope.spawn(move || act(node.as_mut())));
+            for thread in acting.collect::<Vec<_>>() {
+                thread.join().unwrap_or_else(|panic| resume_unwind(panic));
             }
         });
     }
@@ -303,7 +310,7 @@ impl Cluster {
         let hold = |node: &u32| (self.disk(*node), self.node(*node).hold_for_power_loss());
         let disks: Vec<(&Disk, Option<u32>)> = nodes.iter().map(hold).collect();
         Disk::lose_power(&disks).expect("disks can be shut down");
-        self.kill_at_once(nodes);
+        self.at_once(nodes, Node::kill_without_power);
         for node in nodes {
             self.disk(*node).remount().expect("a disk that was shut down can be mounted again");
         }

@@ -38,8 +38,13 @@ pub(super) trait Node: Any + Send + Sync {
     /// True until its end is seen.
     fn is_running(&self) -> bool;
 
-    /// Ends it at once, and waits for its end.
+    /// Ends it at once, and waits for its end. It must not have ended by itself.
     fn kill(&mut self);
+
+    /// The same of a node whose disk has just lost its power, by which it may have ended.
+    fn kill_without_power(&mut self) {
+        self.kill();
+    }
 
     /// Sends it SIGTERM.
     fn terminate(&self);

@@ -2,6 +2,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::net::SocketAddr;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 
@@ -114,6 +115,13 @@ impl Process {
         prlimit(Some(self.pid()), Nofile, limit).expect("our own child can be limited");
     }
 
+    /// Ends it at once, if it has not ended, and tells how it did.
+    fn end(&mut self) -> Option<ExitStatus> {
+        let mut child = self.child.take()?;
+        child.kill().expect("our own child can be killed");
+        Some(child.wait().expect("our own child can be waited for"))
+    }
+
     /// Throws all data away.
     pub(super) fn wipe(&self) {
         assert!(self.child.is_none(), "the node is not running");
@@ -148,10 +156,14 @@ impl Node for Process {
     }
 
     fn kill(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            child.kill().expect("our own child can be killed");
-            child.wait().expect("our own child can be waited for");
+        if let Some(status) = self.end() {
+            let is_killed = status.signal() == Some(Signal::KILL.as_raw());
+            assert!(is_killed, "the node had ended by itself: {status}");
         }
+    }
+
+    fn kill_without_power(&mut self) {
+        self.end();
     }
 
     fn terminate(&self) {

@@ -132,7 +132,7 @@ fn a_snapshot_that_counts_as_installed_is_durable() {
     });
 }
 
-/// Two batches are under way at a time, and the rest goes together in the next one; but nobody waits for a
+/// At most two batches are under way at a time, and the rest goes together in the next one; but nobody waits for a
 /// disk that is slow.
 #[test]
 fn what_comes_meanwhile_goes_together_and_waits_for_no_slow_disk() {

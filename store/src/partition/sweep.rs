@@ -17,8 +17,10 @@ use crate::item::{Item, OwnExpiry, VersionRow, expiry_place, feed_position};
 use crate::time::Millis;
 use crate::ttl::ItemTtl;
 
-/// Feed rows one sweep may pass, however few items it may remove: bounds the time of one apply.
-const ROWS_PASSED_MAX: u32 = 32_000;
+/// Feed rows one sweep may pass for each item it may remove, and at least: the sweeper lets it remove fewer if
+/// it takes long.
+const ROWS_PASSED_PER_ITEM: u32 = 16;
+const ROWS_PASSED_MIN: u32 = 2000;
 /// Rows and kilobytes that one sweep removes, about: bounds the time of one apply, whatever the items are.
 /// Of items with six indexed values and one kilobyte these are 2000.
 const WORK_MAX: u64 = 24_000;
@@ -69,6 +71,12 @@ struct Taken {
 impl Taken {
     fn new(limit: NonZeroU32) -> Self {
         Self { limit: limit.get() as usize, versions: Vec::new(), work: 0 }
+    }
+
+    /// How many feed rows may be passed.
+    fn rows_passed_max(&self) -> u32 {
+        let limit = u32::try_from(self.limit).expect("it was one");
+        limit.saturating_mul(ROWS_PASSED_PER_ITEM).max(ROWS_PASSED_MIN)
     }
 
     fn is_full(&self) -> bool {
@@ -140,7 +148,7 @@ impl Draft<'_> {
         let partition = self.partition;
         let range = self.state.swept.unswept_feed(&partition.spec);
         let mut removal = Removal::new(Table::Feed);
-        let mut rows_left = ROWS_PASSED_MAX;
+        let mut rows_left = taken.rows_passed_max();
         let mut more = false;
         for row in partition.engine.scan(&range) {
             let (key, value) = row?;

@@ -15,18 +15,25 @@ const SWEPT_WITHIN: Duration = Duration::from_mins(1);
 /// How often that is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// What is wrong: processes that ended by themselves, replicas that differ, items that have expired and
-/// are not removed, items without rows and rows without items.
-pub(crate) async fn wrong(cluster: &mut Cluster, hand: &mut Hand) -> anyhow::Result<Vec<String>> {
-    let mut wrong = Vec::new();
+/// Notes processes that ended by themselves, or panicked.
+pub(crate) fn note_fallen(cluster: &mut Cluster, wrong: &mut Vec<String>) {
+    let ended = cluster.ended_by_themselves().into_iter();
+    wrong.extend(ended.map(|(node, status)| format!("node {node} has ended by itself: {status}")));
     for node in cluster.ids() {
-        if cluster.log(node).contains("panicked at") {
-            wrong.push(format!("node {node} has panicked: see its log"));
+        let panicked = format!("node {node} has panicked: see its log");
+        if cluster.log(node).contains("panicked at") && !wrong.contains(&panicked) {
+            wrong.push(panicked);
         }
     }
-    for (node, status) in cluster.ended_by_themselves() {
-        wrong.push(format!("node {node} has ended by itself: {status}"));
-    }
+}
+
+/// Notes replicas that differ, items that have expired and are not removed, items without rows and rows
+/// without items.
+pub(crate) async fn note_differences(
+    cluster: &Cluster,
+    hand: &mut Hand,
+    wrong: &mut Vec<String>,
+) -> anyhow::Result<()> {
     wrong.extend(not_swept(cluster, hand).await?);
     for group in &level(cluster).await.groups {
         if group.differs() != Some(false) {
@@ -37,7 +44,7 @@ pub(crate) async fn wrong(cluster: &mut Cluster, hand: &mut Hand) -> anyhow::Res
             stopped.map(|why| format!("a replica of group {} stopped: {why}", group.group)),
         );
     }
-    Ok(wrong)
+    Ok(())
 }
 
 /// The state of all replicas after the same entries, if there is such a moment.
@@ -46,7 +53,9 @@ async fn level(cluster: &Cluster) -> Status {
     loop {
         cluster.await_settled().await;
         let status = cluster.status().await;
-        let is_level = status.groups.iter().all(|group| group.differs().is_some());
+        // Of all of them: who says nothing just now is not alike.
+        let is_level = status.is_settled(cluster.running().len())
+            && status.groups.iter().all(|group| group.differs().is_some());
         if is_level || begun.elapsed() > SWEPT_WITHIN {
             return status;
         }

@@ -22,6 +22,9 @@ const LONG_PATIENCE: Duration = Duration::from_secs(6);
 /// What a node says of a request whose date is not near its own.
 const TOO_FAR_OFF: &str = "not valid at the current time";
 
+/// What a node says of a request that finds no request units.
+const USED_UP: &str = "Request rate is large";
+
 /// The range whose leader is broken.
 const FIRST_RANGE: u32 = 0;
 
@@ -300,12 +303,39 @@ impl Hand {
     }
 }
 
-/// Whether the container's request units were used up.
+/// Whether the container's request units were used up. Who finds no leader in time gets the same status.
 fn is_throttled(attempt: &Result<Answer, NoAnswer>) -> bool {
-    attempt.as_ref().is_ok_and(|answer| (answer.status, answer.substatus()) == (429, 3200))
+    attempt.as_ref().is_ok_and(|answer| {
+        (answer.status, answer.substatus()) == (429, 3200) && answer.describe().contains(USED_UP)
+    })
 }
 
 fn is_write(call: &Call) -> bool {
     let is_query = call.header_text("x-ms-documentdb-isquery").is_some();
     !is_query && *call.method() != reqwest::Method::GET
+}
+
+#[cfg(test)]
+mod tests {
+    use reqwest::header::HeaderMap;
+
+    use super::*;
+
+    fn answer(status: u16, substatus: &'static str, message: &str) -> Answer {
+        let mut headers = HeaderMap::new();
+        headers.insert("x-ms-substatus", substatus.parse().unwrap());
+        let body = format!(r#"{{"code":"TooManyRequests","message":"{message}"}}"#);
+        Answer { status, headers, body: body.into() }
+    }
+
+    #[test]
+    fn who_finds_no_leader_is_not_throttled() {
+        let rate =
+            "Request rate is large. More Request Units may be needed, so no changes were made.";
+        let leader = "The request was not executed: no leader answered in time. Try again.";
+        assert!(is_throttled(&Ok(answer(429, "3200", rate))));
+        assert!(!is_throttled(&Ok(answer(429, "3200", leader))));
+        assert!(!is_throttled(&Ok(answer(503, "0", rate))));
+        assert!(!is_throttled(&Err(NoAnswer::NotSent("refused".to_string()))));
+    }
 }

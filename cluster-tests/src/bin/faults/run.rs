@@ -242,6 +242,7 @@ async fn work_through(
     observed.samples = work.end().await?;
 
     progress.set_message("looking at everything once more");
+    end_state::note_fallen(cluster, &mut observed.wrong);
     cluster.await_settled().await;
     for workload in &work.workloads {
         if let Err(error) = workload.settle(&mut own).await {
@@ -249,7 +250,8 @@ async fn work_through(
         }
     }
     observed.failures = work.shared.failures();
-    observed.wrong.extend(end_state::wrong(cluster, &mut own).await?);
+    end_state::note_differences(cluster, &mut own, &mut observed.wrong).await?;
+    end_state::note_fallen(cluster, &mut observed.wrong);
     observed.has_looked = true;
     observed.late_ms_max = pace.late_ms_max();
     observed.sometimes = counts.totals();
@@ -295,6 +297,8 @@ fn results(
     let mut rejected = rejections(&plan.options, observed, &coverage);
     rejected.extend(sometimes::missing(&observed.sometimes, &coverage));
     rejected.extend(sometimes::missing_of(&observed.sometimes, &plan.options.kinds()));
+    let unasked = findings.iter().filter(|finding| finding.checked == 0);
+    rejected.extend(unasked.map(|finding| format!("nothing was asked of {}", finding.property)));
     let mut sometimes = work.shared.sometimes();
     sometimes.extend(&observed.sometimes);
     let settings = settings(plan, seed);

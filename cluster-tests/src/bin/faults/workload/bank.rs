@@ -9,8 +9,8 @@ use rand::RngExt as _;
 use serde_json::{Value, json};
 
 use super::{
-    Doing, Finding, Kind, ONE_PARTITION, PAGE_ROWS, RECOVERY, Workload, create_container, query,
-    rows, store_all,
+    Doing, Finding, Kind, ONE_PARTITION, PAGE_ROWS, RECOVERY, Workload, create_container, page,
+    query, rows, store_all,
 };
 use crate::hand::{Hand, Reply, locked};
 
@@ -38,8 +38,12 @@ impl Bank {
         if answer.continuation().is_some() {
             return;
         }
-        locked(&self.reads).push(rows(answer).iter().filter_map(Value::as_i64).collect());
+        locked(&self.reads).push(balances_of(answer));
     }
+}
+
+fn balances_of(answer: &Answer) -> Vec<i64> {
+    rows(answer).iter().filter_map(Value::as_i64).collect()
 }
 
 fn key() -> Value {
@@ -103,8 +107,18 @@ impl Workload for Bank {
 
     fn settle<'a>(&'a self, hand: &'a mut Hand) -> Doing<'a, Result<()>> {
         Box::pin(async {
-            let answer = hand.insist_answer(&self.read(), RECOVERY).await?;
-            self.note(&answer);
+            // Nobody transfers any more: pages of different instants show one sum, too.
+            let (mut balances, mut next) = (Vec::new(), None::<String>);
+            loop {
+                let page = page(&self.read(), next.as_deref());
+                let answer = hand.insist_answer(&page, RECOVERY).await?;
+                balances.extend(balances_of(&answer));
+                next = answer.continuation().map(String::from);
+                if next.is_none() {
+                    break;
+                }
+            }
+            locked(&self.reads).push(balances);
             Ok(())
         })
     }

@@ -17,7 +17,8 @@ use rand::RngExt as _;
 use serde_json::{Value, json};
 
 use super::{
-    Doing, End, Finding, Kind, TWO_PARTITIONS, Workload, create_container, store, with_ttl,
+    Doing, End, Finding, Kind, RECOVERY, TWO_PARTITIONS, Workload, create_container, store,
+    with_ttl,
 };
 use crate::hand::{Asked, Hand, Reply, locked};
 
@@ -105,9 +106,23 @@ impl Session {
     }
 
     async fn ask(&self, which: u32, item: usize, request: Request, hand: &mut Hand) {
-        let client = &self.clients[which as usize];
-        let token = locked(client).token();
+        let token = self.token(which);
         let asked = hand.ask(&self.call(which, item, request, &token)).await;
+        self.take((which, item), request, (&asked, &token), hand);
+    }
+
+    fn token(&self, which: u32) -> String {
+        locked(&self.clients[which as usize]).token()
+    }
+
+    /// Takes what became of a request with this token.
+    fn take(
+        &self,
+        (which, item): (u32, usize),
+        request: Request,
+        (asked, token): (&Asked, &str),
+        hand: &Hand,
+    ) {
         let what = match &asked.reply {
             Reply::Answered(answer) => {
                 let what = request.answered(answer);
@@ -120,7 +135,7 @@ impl Session {
             Reply::Unknown => request.unknown(),
             Reply::Refused => None,
         };
-        locked(client).take(item, &asked, what, &token);
+        locked(&self.clients[which as usize]).take(item, asked, what, token);
     }
 
     fn call(&self, which: u32, item: usize, request: Request, token: &str) -> Call {
@@ -253,7 +268,10 @@ impl Workload for Session {
             for which in 0..HANDS {
                 let items = locked(&self.clients[which as usize]).items.len();
                 for item in 0..items {
-                    self.ask(which, item, Request::Read, hand).await;
+                    let token = self.token(which);
+                    let call = self.call(which, item, Request::Read, &token);
+                    let asked = hand.insist(&call, RECOVERY).await?;
+                    self.take((which, item), Request::Read, (&asked, &token), hand);
                 }
             }
             Ok(())

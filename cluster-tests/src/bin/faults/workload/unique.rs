@@ -256,30 +256,34 @@ impl Workload for Unique {
 }
 
 impl Attempt {
-    /// Between which instants its time to live is over, for whoever writes.
-    fn expiry(&self, tolerance: Tolerance) -> (Nanos, Nanos) {
-        let end = match self.came {
+    /// When its time to live is over.
+    fn expiry(&self, tolerance: Tolerance) -> End {
+        match self.came {
             Came::Owner { ts, .. } => End::of(ts, self.ttl, tolerance),
             Came::Refused { .. } | Came::Unknown => End::NEVER,
-        };
-        (end.earliest, end.for_writes)
+        }
     }
 
-    /// Between which instants it ends, one way or the other.
-    fn end(&self, tolerance: Tolerance) -> (Nanos, Nanos) {
-        let (earliest, latest) = self.expiry(tolerance);
-        match self.deletion {
-            None => (earliest, latest),
-            Some(Deletion::Done { call, ret }) => (earliest.min(call), latest.min(ret)),
-            Some(Deletion::Missing { ret }) => (earliest, latest.min(ret)),
-            Some(Deletion::Unknown { call }) => (earliest.min(call), latest),
+    /// When it ends, one way or the other.
+    fn end(&self, tolerance: Tolerance) -> End {
+        let End { earliest, for_reads, for_writes } = self.expiry(tolerance);
+        let (asked, done) = match self.deletion {
+            None => (Nanos::MAX, Nanos::MAX),
+            Some(Deletion::Done { call, ret }) => (call, ret),
+            Some(Deletion::Missing { ret }) => (Nanos::MAX, ret),
+            Some(Deletion::Unknown { call }) => (call, Nanos::MAX),
+        };
+        End {
+            earliest: earliest.min(asked),
+            for_reads: for_reads.min(done),
+            for_writes: for_writes.min(done),
         }
     }
 
     /// True if it may own the value at some instant between these.
     fn may_own(&self, (call, ret): (Nanos, Nanos), tolerance: Tolerance) -> bool {
         match self.came {
-            Came::Owner { .. } => self.call <= ret && call <= self.end(tolerance).1,
+            Came::Owner { .. } => self.call <= ret && call <= self.end(tolerance).for_writes,
             Came::Unknown => self.call <= ret,
             Came::Refused { .. } => false,
         }
@@ -294,8 +298,8 @@ fn at_the_same_time(attempts: &[Attempt], tolerance: Tolerance) -> Vec<String> {
         let Came::Owner { ret, .. } = one.came else { continue };
         for other in &attempts[number + 1..] {
             if let Came::Owner { ret: other_ret, .. } = other.came
-                && ret < other.end(tolerance).0
-                && other_ret < one.end(tolerance).0
+                && ret < other.end(tolerance).earliest
+                && other_ret < one.end(tolerance).earliest
             {
                 wrong.push(format!("owned at the same time by {one:?} and {other:?}"));
             }
@@ -319,10 +323,10 @@ fn refused_by_nobody(attempts: &[Attempt], tolerance: Tolerance) -> Vec<String> 
 /// Owners that were gone before their time was over, or were deleted long after that.
 fn deleted_wrongly(attempts: &[Attempt], tolerance: Tolerance) -> Vec<String> {
     let is_right = |one: &Attempt| {
-        let (earliest, latest) = one.expiry(tolerance);
+        let expiry = one.expiry(tolerance);
         match one.deletion {
-            Some(Deletion::Missing { ret }) => earliest <= ret,
-            Some(Deletion::Done { call, .. }) => call <= latest,
+            Some(Deletion::Missing { ret }) => expiry.earliest <= ret,
+            Some(Deletion::Done { call, .. }) => call <= expiry.for_writes,
             Some(Deletion::Unknown { .. }) | None => true,
         }
     };
@@ -337,8 +341,8 @@ fn wrong_in_the_end(
     tolerance: Tolerance,
 ) -> Vec<String> {
     let is_right = |one: &Attempt| match (one.came, one.end(tolerance)) {
-        (Came::Owner { .. }, (_, latest)) if one.is_found => call <= latest,
-        (Came::Owner { .. }, (earliest, _)) => earliest <= ret,
+        (Came::Owner { .. }, end) if one.is_found => call <= end.for_reads,
+        (Came::Owner { .. }, end) => end.earliest <= ret,
         (Came::Refused { .. } | Came::Unknown, _) => true,
     };
     let wrong = attempts.iter().filter(|one| !is_right(one));
