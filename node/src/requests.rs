@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -240,7 +241,7 @@ impl Node {
     }
 
     /// The replica on this node, if the catalog counts it as one: another gets no entries any more.
-    fn member_here(&self, group: GroupId) -> Option<LocalReplica> {
+    fn member_here(&self, group: GroupId) -> Option<Arc<LocalReplica>> {
         let directory = self.directory().current();
         let record = directory.state().partition(group)?;
         let local = self.local_partition(group)?;

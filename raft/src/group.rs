@@ -194,6 +194,10 @@ impl GroupStatus {
 
 /// A handle to a running replica. Clones share it.
 pub struct Group<M: Machine> {
+    shared: Arc<Shared<M>>,
+}
+
+struct Shared<M: Machine> {
     raft: Raft<TypeConfig, StateMachine<M>>,
     proposals: Proposals<M>,
     barriers: Barriers<M>,
@@ -205,26 +209,15 @@ pub struct Group<M: Machine> {
     snapshots: SnapshotStore,
     durable: Durable,
     offers: Offers,
+    /// Who leads, as far as this replica knows.
+    server: openraft::alias::WatchReceiverOf<TypeConfig, ServerMetrics>,
     /// Held while a snapshot is installed; whoever asks again waits here.
-    installing: Arc<Mutex<()>>,
+    installing: Mutex<()>,
 }
 
 impl<M: Machine> Clone for Group<M> {
     fn clone(&self) -> Self {
-        Self {
-            raft: self.raft.clone(),
-            proposals: self.proposals.clone(),
-            barriers: self.barriers.clone(),
-            machine: self.machine.clone(),
-            id: self.id,
-            replica: self.replica,
-            storage: self.storage.clone(),
-            router: self.router.clone(),
-            snapshots: self.snapshots.clone(),
-            durable: self.durable.clone(),
-            offers: self.offers.clone(),
-            installing: self.installing.clone(),
-        }
+        Self { shared: self.shared.clone() }
     }
 }
 
@@ -268,9 +261,10 @@ impl<M: Machine> Group<M> {
         let raft = Raft::build(replica, Arc::new(config), network, log, state_machine)
             .await
             .map_err(|error| failed(error.to_string()))?;
-        let handle = Self {
+        let shared = Shared {
             proposals: Proposals::of(raft.clone()),
             barriers: Barriers::of(raft.clone()),
+            server: raft.server_metrics(),
             raft,
             machine,
             id: group,
@@ -280,13 +274,14 @@ impl<M: Machine> Group<M> {
             snapshots,
             durable,
             offers,
-            installing: Arc::default(),
+            installing: Mutex::default(),
         };
-        handle.router.add(group, Arc::new(handle.clone()));
-        handle.raft.run();
+        let handle = Self { shared: Arc::new(shared) };
+        handle.shared.router.add(group, Arc::new(handle.clone()));
+        handle.shared.raft.run();
         let check = CheckQuorum {
-            metrics: handle.raft.metrics(),
-            server: handle.raft.server_metrics(),
+            metrics: handle.shared.raft.metrics(),
+            server: handle.shared.server.clone(),
             transport,
             group,
             me: replica,
@@ -302,14 +297,14 @@ impl<M: Machine> Group<M> {
     /// on every member, with the same members.
     pub async fn form(&self, members: &[ReplicaId]) -> Result<(), StartError> {
         let members: BTreeSet<ReplicaId> = members.iter().copied().collect();
-        match self.raft.initialize(members).await {
+        match self.shared.raft.initialize(members).await {
             Ok(()) => {
-                info!(group = %self.id, "group formed");
+                info!(group = %self.shared.id, "group formed");
                 Ok(())
             }
             Err(RaftError::APIError(InitializeError::NotAllowed(_))) => Ok(()),
             Err(error) => {
-                let (group, detail) = (self.id, error.to_string());
+                let (group, detail) = (self.shared.id, error.to_string());
                 Err(StartError::Storage { group, detail })
             }
         }
@@ -317,22 +312,22 @@ impl<M: Machine> Group<M> {
 
     /// True once the group was formed, here or elsewhere.
     pub async fn is_formed(&self) -> bool {
-        self.raft.is_initialized().await.unwrap_or(false)
+        self.shared.raft.is_initialized().await.unwrap_or(false)
     }
 
     /// The group's number.
     pub fn group(&self) -> GroupId {
-        self.id
+        self.shared.id
     }
 
     /// This replica.
     pub fn replica(&self) -> ReplicaId {
-        self.replica
+        self.shared.replica
     }
 
     /// The state machine, to read from.
     pub fn machine(&self) -> &Arc<M> {
-        &self.machine
+        &self.shared.machine
     }
 
     /// Proposes an encoded command and waits until it is applied here.
@@ -349,7 +344,7 @@ impl<M: Machine> Group<M> {
         encoded: Vec<u8>,
     ) -> Result<(M::Outcome, Duration), ProposeError> {
         let stopped = |_| ProposeError::Unknown("the replica has stopped".to_string());
-        let answer = self.proposals.propose(encoded).await.map_err(stopped)??;
+        let answer = self.shared.proposals.propose(&encoded).await.map_err(stopped)??;
         let timed = answer.0.expect("commands have outcomes").downcast::<(M::Outcome, Duration)>();
         Ok(*timed.expect("the machine answers with its own outcome"))
     }
@@ -358,29 +353,32 @@ impl<M: Machine> Group<M> {
     /// was still the leader after the call. Then the machine may be read.
     pub async fn read_barrier(&self) -> Result<(), ReadError> {
         let stopped = |_| ReadError::Stopped("nobody answers its readers".to_string());
-        self.barriers.pass().await.map_err(stopped)?
+        self.shared.barriers.pass().await.map_err(stopped)?
     }
 
     /// Waits until an entry is applied here, for so long at most; true if it is.
     pub async fn await_applied(&self, index: u64, longest: Duration) -> bool {
-        let waiting = self.raft.wait(Some(longest));
+        let waiting = self.shared.raft.wait(Some(longest));
         waiting.applied_index_at_least(Some(index), "a reader waits for it").await.is_ok()
     }
 
     /// Who leads, as far as this replica knows.
     pub fn leadership(&self) -> Leadership {
-        let metrics = self.raft.server_metrics().borrow_watched().clone();
-        leadership(self.replica, &metrics)
+        leadership(self.shared.replica, &self.shared.server.borrow_watched())
     }
 
     /// Follows changes of leadership.
     pub fn watch_leadership(&self) -> LeadershipWatch {
-        LeadershipWatch { replica: self.replica, metrics: self.raft.server_metrics(), seen: None }
+        LeadershipWatch {
+            replica: self.shared.replica,
+            metrics: self.shared.server.clone(),
+            seen: None,
+        }
     }
 
     /// Writes an empty entry; when it is applied, this leader has applied all of its predecessors'.
     pub async fn settle(&self) -> Result<(), ProposeError> {
-        match self.raft.write_blank().await {
+        match self.shared.raft.write_blank().await {
             Ok(_) => Ok(()),
             Err(RaftError::APIError(ClientWriteError::ForwardToLeader(forward))) => {
                 Err(ProposeError::NotLeader { leader: forward.leader_id })
@@ -392,21 +390,21 @@ impl<M: Machine> Group<M> {
     /// Stands for election at once.
     pub async fn stand_for_election(&self) {
         // An error means that the replica has stopped, which its status tells.
-        let _ = self.raft.trigger().elect(true).await;
+        let _ = self.shared.raft.trigger().elect(true).await;
     }
 
     /// What this replica knows of the group.
     pub fn status(&self) -> GroupStatus {
-        let metrics = self.raft.metrics().borrow_watched().clone();
-        let server = self.raft.server_metrics().borrow_watched().clone();
+        let metrics = self.shared.raft.metrics().borrow_watched().clone();
+        let leadership = self.leadership();
         let membership = metrics.membership_config.membership();
         let index = |id: Option<crate::types::RaftLogId>| id.map(|id| id.index());
         let matching = metrics.replication.map(|replication| {
             replication.into_iter().map(|(replica, matched)| (replica, index(matched))).collect()
         });
         GroupStatus {
-            replica: self.replica,
-            leadership: leadership(self.replica, &server),
+            replica: self.shared.replica,
+            leadership,
             last: metrics.last_log_index,
             committed: index(metrics.local_committed),
             applied: index(metrics.last_applied),
@@ -423,9 +421,9 @@ impl<M: Machine> Group<M> {
     /// an invariant is broken.
     pub async fn stopped(&self) -> String {
         // They end with the replica; the metrics that tell why change with every entry, and would wake us.
-        let mut server = self.raft.server_metrics();
+        let mut server = self.shared.server.clone();
         while server.changed().await.is_ok() {}
-        match &self.raft.metrics().borrow_watched().running_state {
+        match &self.shared.raft.metrics().borrow_watched().running_state {
             Err(fatal) => fatal.to_string(),
             Ok(()) => "openraft has panicked".to_string(),
         }
@@ -433,7 +431,7 @@ impl<M: Machine> Group<M> {
 
     /// Adds a replica that follows without voting; returns when it has caught up.
     pub async fn add_learner(&self, replica: ReplicaId) -> Result<(), ChangeError> {
-        let added = self.raft.add_learner(replica, (), true).await;
+        let added = self.shared.raft.add_learner(replica, (), true).await;
         added.map(|_| ()).map_err(|error| ChangeError(error.to_string()))
     }
 
@@ -441,63 +439,64 @@ impl<M: Machine> Group<M> {
     /// voted are removed.
     pub async fn change_voters(&self, voters: BTreeSet<ReplicaId>) -> Result<(), ChangeError> {
         let change = ChangeMembers::ReplaceAllVoters(voters);
-        let changed = self.raft.change_membership(change, false).await;
+        let changed = self.shared.raft.change_membership(change, false).await;
         changed.map(|_| ()).map_err(|error| ChangeError(error.to_string()))
     }
 
     /// Removes replicas that only follow.
     pub async fn remove_learners(&self, replicas: BTreeSet<ReplicaId>) -> Result<(), ChangeError> {
         let change = ChangeMembers::RemoveNodes(replicas);
-        let changed = self.raft.change_membership(change, false).await;
+        let changed = self.shared.raft.change_membership(change, false).await;
         changed.map(|_| ()).map_err(|error| ChangeError(error.to_string()))
     }
 
     /// Asks another voter to take over; watch leadership to see whether it does.
     pub async fn transfer_leadership(&self, to: ReplicaId) {
-        info!(group = %self.id, %to, "handing leadership over");
+        info!(group = %self.shared.id, %to, "handing leadership over");
         // An error means that the replica has stopped, which its status tells.
-        let _ = self.raft.trigger().transfer_leader(to).await;
+        let _ = self.shared.raft.trigger().transfer_leader(to).await;
     }
 
     /// The last entry in the log, committed or not.
     pub fn last_logged(&self) -> Option<LogId> {
-        self.storage.wal.bounds(self.id).last
+        self.shared.storage.wal.bounds(self.shared.id).last
     }
 
     /// How far the machine has come, to be passed to `mark_durable` after the next flush.
     pub fn progress(&self) -> Progress {
-        self.machine.progress()
+        self.shared.machine.progress()
     }
 
     /// Notes that the engine was flushed after this progress was read; the log may be purged up to
     /// there, and no further.
     pub async fn mark_durable(&self, progress: Progress) {
-        self.offers.prune();
-        self.durable.set(progress);
+        self.shared.offers.prune();
+        self.shared.durable.set(progress);
         // An error means that the replica has stopped, which its status tells.
-        let _ = self.raft.trigger().snapshot().await;
+        let _ = self.shared.raft.trigger().snapshot().await;
     }
 
     /// Stops the replica; its storage stays.
     pub async fn stop(&self) {
-        self.router.remove(self.id);
-        if let Err(error) = self.raft.shutdown().await {
-            debug!(group = %self.id, %error, "the replica had stopped by itself");
+        self.shared.router.remove(self.shared.id);
+        if let Err(error) = self.shared.raft.shutdown().await {
+            debug!(group = %self.shared.id, %error, "the replica had stopped by itself");
         }
     }
 
     /// Stops the replica and removes everything storage holds of it.
     pub async fn remove(&self) -> io::Result<()> {
         self.stop().await;
-        self.storage.wal.drop_group(self.id)?;
-        let (engine, snapshots) = (self.storage.engine.clone(), self.snapshots.clone());
-        let (group, ranges) = (self.id, self.machine.ranges());
+        self.shared.storage.wal.drop_group(self.shared.id)?;
+        let (engine, snapshots) =
+            (self.shared.storage.engine.clone(), self.shared.snapshots.clone());
+        let (group, ranges) = (self.shared.id, self.shared.machine.ranges());
         let remove = move || {
             let dropped = ephemeris_store::machine::drop_rows(&engine, group, ranges);
             dropped.map_err(|fault| crate::state_machine::storage_error(&fault))?;
             snapshots.clear()
         };
-        self.storage.executor.run(remove).await
+        self.shared.storage.executor.run(remove).await
     }
 }
 
@@ -538,7 +537,7 @@ impl LeadershipWatch {
 
 impl<M: Machine> Inbound for Group<M> {
     fn replica(&self) -> ReplicaId {
-        self.replica
+        self.shared.replica
     }
 
     fn handle(
@@ -565,29 +564,31 @@ impl<M: Machine> Group<M> {
             Request::Vote { vote, last, transfer } => {
                 let mut request = vote_request(vote, last);
                 request.leadership_transfer = transfer;
-                let response = self.raft.vote(request).await.map_err(text)?;
+                let response = self.shared.raft.vote(request).await.map_err(text)?;
                 Ok(vote_response(&response))
             }
             Request::PreVote { vote, last } => {
-                let response = self.raft.pre_vote(vote_request(vote, last)).await.map_err(text)?;
+                let response =
+                    self.shared.raft.pre_vote(vote_request(vote, last)).await.map_err(text)?;
                 Ok(vote_response(&response))
             }
             Request::TransferLeader { from, to, last } => {
                 let last = last.map(to_raft_id);
                 let request = TransferLeaderRequest::new(to_raft_vote(from), to, last);
-                let answer = self.raft.handle_transfer_leader(request).await.map_err(text)?;
+                let answer =
+                    self.shared.raft.handle_transfer_leader(request).await.map_err(text)?;
                 Ok(Response::TransferLeader(answer.map_err(|error| transfer_refused(&error))))
             }
             Request::SnapshotBegin { progress } => {
-                let snapshots = self.snapshots.clone();
+                let snapshots = self.shared.snapshots.clone();
                 let begin = move || snapshots.begin(progress.applied);
-                let next = self.storage.executor.run(begin).await.map_err(text)?;
+                let next = self.shared.storage.executor.run(begin).await.map_err(text)?;
                 Ok(Response::SnapshotNext(next))
             }
             Request::SnapshotChunk { position, number, bytes } => {
-                let snapshots = self.snapshots.clone();
+                let snapshots = self.shared.snapshots.clone();
                 let stage = move || snapshots.stage(position, number, &bytes);
-                let next = self.storage.executor.run(stage).await.map_err(text)?;
+                let next = self.shared.storage.executor.run(stage).await.map_err(text)?;
                 Ok(Response::SnapshotNext(next))
             }
             Request::SnapshotInstall { vote, progress } => {
@@ -599,21 +600,21 @@ impl<M: Machine> Group<M> {
 
     /// Installs the staged snapshot of this progress, unless that has been done already.
     async fn install_snapshot(&self, vote: Vote, progress: &Progress) -> Result<Vote, String> {
-        let _one_at_a_time = self.installing.lock().await;
-        if self.machine.progress().applied >= progress.applied {
+        let _one_at_a_time = self.shared.installing.lock().await;
+        if self.shared.machine.progress().applied >= progress.applied {
             // Entries are applied before the log has synced them, and the leader will never send
             // these again: they must be durable one way or the other.
-            self.storage.flush().await.map_err(text)?;
+            self.shared.storage.flush().await.map_err(text)?;
             return Ok(vote);
         }
-        let name = self.snapshots.staged(progress.applied);
+        let name = self.shared.snapshots.staged(progress.applied);
         let name = name.ok_or("the snapshot was not received completely")?;
         let meta = snapshot_meta(progress).map_err(text)?;
         let snapshot = RaftSnapshot { meta, snapshot: SnapshotData::Staged(name.clone()) };
-        let installed = self.raft.install_full_snapshot(to_raft_vote(vote), snapshot);
+        let installed = self.shared.raft.install_full_snapshot(to_raft_vote(vote), snapshot);
         let response = installed.await.map_err(text)?;
         // It is installed, or was not wanted. After an error it may still be in use.
-        self.snapshots.release(&name);
+        self.shared.snapshots.release(&name);
         Ok(from_raft_vote(&response.vote))
     }
 
@@ -631,7 +632,7 @@ impl<M: Machine> Group<M> {
             entries: entries.map_err(text)?,
             leader_commit: committed.map(to_raft_id),
         };
-        let response = self.raft.append_entries(request).await.map_err(text)?;
+        let response = self.shared.raft.append_entries(request).await.map_err(text)?;
         Ok(Response::Append(match response {
             AppendEntriesResponse::Success => AppendResult::Success,
             AppendEntriesResponse::PartialSuccess(last) => {

@@ -62,7 +62,7 @@ pub(crate) async fn read(
         let rows = &page.rows;
         Reply::json(StatusCode::OK, envelope(&rid, "Documents", rows)).page(rows.len(), None)
     };
-    let reply = reply.header(header::ETAG, &format!("\"{}\"", page.through));
+    let reply = reply.header(header::ETAG, format!("\"{}\"", page.through));
     let headers = resolved.headers().at(partition.range, lsn);
     Ok(reply.charge(Charge::query_page(&work)).data(headers))
 }

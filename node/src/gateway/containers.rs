@@ -203,7 +203,7 @@ fn with_quota(reply: Reply, statistics: &[PartitionStatistics]) -> Reply {
     let usage =
         format!("documentSize={mb};documentsSize={kb};documentsCount={items};collectionSize={kb};");
     let indexed = statistics.iter().map(|partition| partition.indexed_percent).min();
-    let reply = reply.header(INDEX_PROGRESS, &indexed.unwrap_or(100).to_string());
+    let reply = reply.header(INDEX_PROGRESS, indexed.unwrap_or(100).to_string());
     reply.header(RESOURCE_USAGE, &usage).header(RESOURCE_QUOTA, "documentsCount=-1;")
 }
 

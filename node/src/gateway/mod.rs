@@ -50,6 +50,7 @@ use futures_util::StreamExt as _;
 use rand::RngExt as _;
 use serde_json::Value;
 use tracing::debug;
+use uuid::{Builder, Uuid};
 
 pub(crate) use auth::sign;
 pub(crate) use error::{ApiError, Failure};
@@ -181,11 +182,10 @@ pub(crate) async fn handle(State(gateway): State<Gateway>, request: Request) -> 
 /// The client's name for the request, or one of ours: a random UUID, of version 4.
 fn activity_id(parts: &Parts) -> HeaderValue {
     parts.headers.get("x-ms-activity-id").cloned().unwrap_or_else(|| {
-        let bits: u128 = ephemeris_raft::random().random();
-        let (low, middle, high) = (bits >> 96, (bits >> 80) & 0xFFFF, (bits >> 64) & 0x0FFF);
-        let (sequence, node) = ((bits >> 48) & 0x3FFF | 0x8000, bits & 0xFFFF_FFFF_FFFF);
-        let id = format!("{low:08x}-{middle:04x}-4{high:03x}-{sequence:04x}-{node:012x}");
-        HeaderValue::from_str(&id).expect("hexadecimal digits are a header value")
+        let mut text = Uuid::encode_buffer();
+        let id = Builder::from_random_bytes(ephemeris_raft::random().random()).into_uuid();
+        let id = id.hyphenated().encode_lower(&mut text);
+        HeaderValue::from_str(id).expect("hexadecimal digits are a header value")
     })
 }
 
@@ -449,17 +449,18 @@ async fn dispatch_items(
     call: &Call,
     path: &ContainerPath,
 ) -> Result<Reply, Failure> {
+    // What is large is boxed, or every request would take as much room.
     match call.verb {
         Verb::Get => match call.headers.text("a-im")? {
-            Some(feed) => change_feed::read(gateway, call, path, feed).await,
-            None => query::read_feed(gateway, call, path).await,
+            Some(feed) => Box::pin(change_feed::read(gateway, call, path, feed)).await,
+            None => Box::pin(query::read_feed(gateway, call, path)).await,
         },
         Verb::Post => match call.headers.post_kind() {
-            PostKind::Query => query::query(gateway, call, path).await,
+            PostKind::Query => Box::pin(query::query(gateway, call, path)).await,
             PostKind::Create => items::create(gateway, call, path).await,
             PostKind::Upsert => items::upsert(gateway, call, path).await,
             PostKind::QueryPlan => query_plan::plan(gateway, call, path).await,
-            PostKind::Batch => batch::execute(gateway, call, path).await,
+            PostKind::Batch => Box::pin(batch::execute(gateway, call, path)).await,
         },
         Verb::Put | Verb::Patch | Verb::Delete | Verb::Other => Err(call.not_allowed("GET, POST")),
     }

@@ -57,9 +57,8 @@ pub(crate) struct DataHeaders {
 impl DataHeaders {
     /// Headers of a container's data.
     pub(crate) fn new(database: &Database, container: &Container) -> Self {
-        let encoded = |name: &str| utf8_percent_encode(name, NAME_ENCODED).to_string();
-        let (database, collection) =
-            (encoded(database.name.as_str()), encoded(container.definition.name().as_str()));
+        let database = utf8_percent_encode(database.name.as_str(), NAME_ENCODED);
+        let collection = utf8_percent_encode(container.definition.name().as_str(), NAME_ENCODED);
         let alt_content_path = format!("dbs/{database}/colls/{collection}");
         let content_path = ResourceId::Container(container.number).to_string();
         Self { alt_content_path, content_path, sessions: Vec::new(), item_lsn: None }
@@ -79,18 +78,18 @@ impl DataHeaders {
         self
     }
 
-    fn write(&self, headers: &mut HeaderMap) {
-        insert_text(headers, ALT_CONTENT_PATH, &self.alt_content_path);
-        insert_text(headers, CONTENT_PATH, &self.content_path);
+    fn write(self, headers: &mut HeaderMap) {
+        insert_text(headers, ALT_CONTENT_PATH, self.alt_content_path);
+        insert_text(headers, CONTENT_PATH, self.content_path);
         if let Some(lsn) = self.item_lsn {
-            insert_text(headers, ITEM_LSN, &lsn.to_string());
+            headers.insert(ITEM_LSN, lsn.0.into());
         }
         if let [(range, lsn)] = self.sessions.as_slice() {
-            insert_text(headers, RANGE_ID, &range.to_string());
-            insert_text(headers, LSN, &lsn.to_string());
+            headers.insert(RANGE_ID, range.0.into());
+            headers.insert(LSN, lsn.0.into());
         }
         if !self.sessions.is_empty() {
-            insert_text(headers, SESSION_TOKEN, &super::session::token(&self.sessions));
+            insert_text(headers, SESSION_TOKEN, super::session::token(&self.sessions));
         }
     }
 }
@@ -135,7 +134,7 @@ impl Reply {
     /// The resource's tag.
     #[must_use]
     pub(crate) fn etag(self, etag: Etag) -> Self {
-        self.header(header::ETAG, &etag.to_string())
+        self.header(header::ETAG, etag.to_string())
     }
 
     /// The partitions that answered.
@@ -148,7 +147,7 @@ impl Reply {
     /// How many rows there are, and how to get the next ones.
     #[must_use]
     pub(crate) fn page(self, rows: usize, continuation: Option<&str>) -> Self {
-        let reply = self.header(ITEM_COUNT, &rows.to_string());
+        let reply = self.header(ITEM_COUNT, rows.to_string());
         match continuation {
             Some(token) => reply.header(CONTINUATION, token),
             None => reply,
@@ -157,7 +156,7 @@ impl Reply {
 
     /// Any other header.
     #[must_use]
-    pub(crate) fn header(mut self, name: HeaderName, value: &str) -> Self {
+    pub(crate) fn header(mut self, name: HeaderName, value: impl Into<String>) -> Self {
         insert_text(&mut self.headers, name, value);
         self
     }
@@ -175,9 +174,10 @@ impl Reply {
         headers.insert(SERVICE_VERSION, HeaderValue::from_static(PROGRAM));
         headers.insert(GATEWAY_VERSION, HeaderValue::from_static(PROGRAM));
         headers.insert(SCHEMA_VERSION, HeaderValue::from_static("1.19"));
-        insert_text(&mut headers, REQUEST_CHARGE, &charge.to_string());
-        let elapsed_ms = format!("{:.3}", elapsed.as_secs_f64() * 1000.0);
-        insert_text(&mut headers, REQUEST_DURATION, &elapsed_ms);
+        insert_text(&mut headers, REQUEST_CHARGE, charge.to_string());
+        let micros = elapsed.as_micros();
+        let elapsed_ms = format!("{}.{:03}", micros / 1000, micros % 1000);
+        insert_text(&mut headers, REQUEST_DURATION, elapsed_ms);
         if let Some(data) = data {
             data.write(&mut headers);
         }
@@ -205,10 +205,10 @@ impl Failure {
         let mut reply = Reply::json(answer.status, body.to_string()).charge(self.charge);
         // The Rust SDK tells none from zero, and expects none.
         if answer.substatus != 0 {
-            reply = reply.header(SUBSTATUS, &answer.substatus.to_string());
+            reply = reply.header(SUBSTATUS, answer.substatus.to_string());
         }
         if let Some(pause) = self.error.retry_after() {
-            reply = reply.header(RETRY_AFTER, &pause.as_millis().to_string());
+            reply = reply.header(RETRY_AFTER, pause.as_millis().to_string());
         }
         if let Some(methods) = self.error.allowed() {
             reply = reply.header(header::ALLOW, methods);
@@ -220,8 +220,8 @@ impl Failure {
 
 /// Text that a header cannot hold is left out: only names of resources can be such, percent-encoded
 /// before they come here.
-fn insert_text(headers: &mut HeaderMap, name: HeaderName, value: &str) {
-    if let Ok(value) = HeaderValue::from_str(value) {
+fn insert_text(headers: &mut HeaderMap, name: HeaderName, value: impl Into<String>) {
+    if let Ok(value) = HeaderValue::try_from(value.into()) {
         headers.insert(name, value);
     }
 }

@@ -59,7 +59,7 @@ fn reply(offer: &Offer) -> Reply {
     };
     Reply::json(StatusCode::OK, Value::Object(to_json(offer)).to_string())
         .etag(offer.resource.etag)
-        .header(MIN_THROUGHPUT, &minimum.to_string())
+        .header(MIN_THROUGHPUT, minimum.to_string())
 }
 
 fn all(view: &DirectoryView) -> Vec<Listed> {

@@ -106,7 +106,7 @@ impl Node {
             Ok(local) => {
                 let mut replicas =
                     self.inner.replicas.write().unwrap_or_else(PoisonError::into_inner);
-                replicas.insert(record.group, local);
+                replicas.insert(record.group, Arc::new(local));
                 true
             }
             Err(error) => {

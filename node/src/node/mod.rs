@@ -60,7 +60,7 @@ struct Inner {
     /// Notices when the catalog's replica stops; ended before it is told to.
     catalog_watch: Tasks,
     directory: Directory,
-    replicas: RwLock<BTreeMap<GroupId, LocalReplica>>,
+    replicas: RwLock<BTreeMap<GroupId, Arc<LocalReplica>>>,
     context: ReplicaContext,
     /// Who led when we last heard.
     leaders: Mutex<BTreeMap<GroupId, NodeId>>,
@@ -123,12 +123,12 @@ impl Node {
     }
 
     /// A replica on this node.
-    pub(crate) fn local_partition(&self, group: GroupId) -> Option<LocalReplica> {
+    pub(crate) fn local_partition(&self, group: GroupId) -> Option<Arc<LocalReplica>> {
         self.inner.replicas.read().unwrap_or_else(PoisonError::into_inner).get(&group).cloned()
     }
 
     /// All replicas on this node.
-    pub(crate) fn local_partitions(&self) -> Vec<LocalReplica> {
+    pub(crate) fn local_partitions(&self) -> Vec<Arc<LocalReplica>> {
         let replicas = self.inner.replicas.read().unwrap_or_else(PoisonError::into_inner);
         replicas.values().cloned().collect()
     }

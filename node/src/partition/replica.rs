@@ -52,12 +52,11 @@ pub(crate) struct ReplicaContext {
     pub(crate) tasks: Tasks,
 }
 
-/// A handle to a running replica. Clones share it.
-#[derive(Clone)]
+/// A running replica.
 pub(crate) struct LocalReplica {
     service: PartitionService,
     tasks: Tasks,
-    record: Arc<watch::Sender<Arc<PartitionRecord>>>,
+    record: watch::Sender<Arc<PartitionRecord>>,
 }
 
 impl LocalReplica {
@@ -134,7 +133,7 @@ pub(crate) async fn start_replica(
         tasks: tasks.clone(),
     };
     tasks.spawn("replica", actor.run());
-    Ok(LocalReplica { service, tasks, record: Arc::new(sender) })
+    Ok(LocalReplica { service, tasks, record: sender })
 }
 
 struct Actor {

@@ -241,11 +241,12 @@ impl PartitionService {
                 self.group.read_barrier().await?;
                 Ok(PartitionResponse::Found(self.group.machine().find(number)?))
             }
-            PartitionRequest::Query(request) => self.query(*request, level).await,
-            PartitionRequest::Changes(request) => self.changes(*request, level).await,
+            // What is large is boxed, or every request would take as much room.
+            PartitionRequest::Query(request) => Box::pin(self.query(*request, level)).await,
+            PartitionRequest::Changes(request) => Box::pin(self.changes(*request, level)).await,
             PartitionRequest::Clear(logical_partition) => self.clear(logical_partition).await,
             PartitionRequest::SetPolicies { epoch, policies } => {
-                let set = self.set_policies(epoch, *policies);
+                let set = Box::pin(self.set_policies(epoch, *policies));
                 set.await.map(PartitionResponse::PolicySet)
             }
             PartitionRequest::TtlStatus => self.ttl_status().await,

@@ -24,6 +24,7 @@ mod world;
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ephemeris_raft::testing::simulate;
@@ -225,7 +226,7 @@ async fn check_end_state(world: &World, alive: u64) {
             states.len() == 3 && agree && items == alive
         })
         .await;
-    let mut groups: BTreeMap<GroupId, Vec<LocalReplica>> = BTreeMap::new();
+    let mut groups: BTreeMap<GroupId, Vec<Arc<LocalReplica>>> = BTreeMap::new();
     for local in world.numbers().flat_map(|number| world.replicas(number)) {
         groups.entry(local.group().group()).or_default().push(local);
     }
@@ -235,7 +236,7 @@ async fn check_end_state(world: &World, alive: u64) {
 }
 
 /// The replicas of a group hold the same rows in every table, and no row outlives its item.
-fn check_rows(group: GroupId, replicas: &[LocalReplica]) {
+fn check_rows(group: GroupId, replicas: &[Arc<LocalReplica>]) {
     let views: Vec<_> = replicas.iter().map(|local| local.group().machine().snapshot()).collect();
     let machine = replicas[0].group().machine();
     let state = machine.state();

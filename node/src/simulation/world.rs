@@ -312,7 +312,7 @@ impl World {
     }
 
     /// The replicas of partitions that run on a node.
-    pub(super) fn replicas(&self, number: u32) -> Vec<LocalReplica> {
+    pub(super) fn replicas(&self, number: u32) -> Vec<Arc<LocalReplica>> {
         self.node(number).map_or_else(Vec::new, |node| node.local_partitions())
     }
 
@@ -407,7 +407,8 @@ impl World {
                 (Some(host), _) if host.is_frozen() => "stands still".to_string(),
                 (Some(host), None) => format!("is starting; ended {:?}", host.ended()),
                 (Some(_), Some(node)) => {
-                    let states: Vec<_> = node.local_partitions().iter().map(describe).collect();
+                    let states: Vec<_> =
+                        node.local_partitions().iter().map(|local| describe(local)).collect();
                     let (ready, replicas) = (node.readiness(), node.describe());
                     format!("{ready:?}\n  {replicas:?}\n  {}", states.join("\n  "))
                 }

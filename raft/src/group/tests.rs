@@ -107,7 +107,7 @@ fn a_log_that_went_another_way_than_the_machine_follows_it() {
             disks.engine.flush().unwrap();
             let group = disks.start(SyncTime::from(Duration::from_millis(1))).await;
             settle(&group).await;
-            let wal = &group.storage.wal;
+            let wal = &group.shared.storage.wal;
             assert_eq!(wal.bounds(GROUP).purged, Some(entry(2, 2)), "{length} entries");
             let log = wal.read(GROUP, 0, u64::MAX, usize::MAX).unwrap();
             assert!(log.iter().all(|entry| entry.id.term > 2), "{length} entries: {log:?}");

@@ -29,10 +29,10 @@ impl PageMetrics<'_> {
     /// Adds the headers that the request asks for.
     pub(super) fn tell(&self, headers: &RequestHeaders, mut reply: Reply) -> Reply {
         if headers.flag("x-ms-documentdb-populatequerymetrics") {
-            reply = reply.header(QUERY_METRICS, &self.query_metrics());
+            reply = reply.header(QUERY_METRICS, self.query_metrics());
         }
         if headers.flag("x-ms-cosmos-populateindexmetrics") {
-            reply = reply.header(INDEX_UTILIZATION, &self.index_utilization());
+            reply = reply.header(INDEX_UTILIZATION, self.index_utilization());
         }
         reply
     }
