@@ -22,8 +22,8 @@ pub(super) struct Slot {
     pub(super) id: LogId,
     /// Bytes of the payload.
     pub(super) bytes: usize,
-    /// The entry, while it is young or not yet on disk.
-    pub(super) cached: Option<LogEntry>,
+    /// The entry, while it is young or not yet on disk: boxed, for most are neither.
+    pub(super) cached: Option<Box<LogEntry>>,
     pub(super) location: Option<Location>,
 }
 
@@ -95,7 +95,7 @@ impl Index {
     pub(super) fn append(&mut self, group: GroupId, entries: &[LogEntry]) {
         for entry in entries {
             let bytes = entry.payload.bytes();
-            let cached = Some(entry.clone());
+            let cached = Some(Box::new(entry.clone()));
             self.push(group, Slot { id: entry.id, bytes, cached, location: None });
             self.cached.push_back((group, entry.id, bytes));
             self.cached_bytes += bytes;
@@ -131,7 +131,10 @@ impl Index {
             None => 0,
         };
         let gone = usize::try_from(gone).unwrap_or(usize::MAX).min(group.slots.len());
-        group.slots.drain(..gone).filter_map(|slot| slot.location).collect()
+        let freed = group.slots.drain(..gone).filter_map(|slot| slot.location).collect();
+        // Entries wait for a flush by the hundred thousand, and are gone with it.
+        group.slots.shrink_to(2 * group.slots.len());
+        freed
     }
 
     pub(super) fn drop_group(&mut self, group: GroupId) -> Vec<Location> {

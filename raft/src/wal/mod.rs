@@ -277,7 +277,7 @@ impl Wal {
             }
             bytes += slot.bytes;
             let place = match (&slot.cached, slot.location) {
-                (Some(entry), _) => Place::Memory(entry.clone()),
+                (Some(entry), _) => Place::Memory((**entry).clone()),
                 (None, Some(location)) => {
                     let segment = inner.segments.get(&location.segment);
                     let segment = segment.expect("a live entry keeps its segment");
