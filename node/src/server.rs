@@ -10,6 +10,7 @@ use axum::Router;
 use axum::extract::Request;
 use axum::middleware::{Next, from_fn};
 use axum::serve::{Listener, ListenerExt as _};
+use ephemeris_raft::align_timers;
 use ephemeris_raft::testing::Host;
 use metrics_exporter_prometheus::PrometheusHandle;
 use thiserror::Error;
@@ -33,6 +34,8 @@ use crate::tls::{self, Tls, TlsError, TlsListener, TlsSource};
 const READY_LOOK_EVERY: Duration = Duration::from_millis(5);
 /// How long clients' last requests may take once the node stops.
 const CLOSE_DEADLINE: Duration = Duration::from_secs(5);
+/// How often timers fire while a leader shows once that it lives: a little more often than groups tick.
+const TIMERS_PER_HEARTBEAT: u32 = 6;
 
 /// Why a node does not run.
 #[derive(Debug, Error)]
@@ -75,6 +78,7 @@ pub(crate) async fn run(
     if config.keys.emulator {
         warn!("requests are checked with the emulator key, which everybody knows");
     }
+    align_timers(config.heartbeat / TIMERS_PER_HEARTBEAT);
     let machine = take(&config)?;
     let room = Room::take();
     config.connections_max = room.connections;

@@ -11,10 +11,10 @@ use openraft::alias::WatchReceiverOf;
 use openraft::async_runtime::watch::WatchReceiver as _;
 use openraft::metrics::{RaftMetrics, RaftServerMetrics, SerdeInstant};
 use openraft::{AsyncRuntime as _, ServerState};
-use tokio::time::sleep;
 use tracing::info;
 
 use crate::runtime::Runtime;
+use crate::timers::rest;
 use crate::transport::{Lane, Transport};
 use crate::types::{TypeConfig, Vote, from_raft_vote};
 use crate::wire::{Envelope, Request};
@@ -62,7 +62,7 @@ impl CheckQuorum {
         // Counted rather than measured: a process that stood still has heard nobody, and knows nothing.
         let (mut silent, mut acknowledged, mut asked) = (Duration::ZERO, None, 0);
         loop {
-            sleep(self.every).await;
+            rest(self.every).await;
             let metrics = self.metrics.borrow_watched().clone();
             let leads = metrics.state == ServerState::Leader && metrics.current_term == term;
             if !leads || metrics.running_state.is_err() {

@@ -111,6 +111,8 @@ impl<C: Carrier> Gathering<C> {
 
     /// Takes one batch after the other, until none starts.
     async fn run(self) {
+        // Who asked at the same time as the first has its turn before the batch goes.
+        tokio::task::yield_now().await;
         loop {
             let (batch, is_more) = {
                 let mut line = self.line();

@@ -27,6 +27,7 @@ mod snapshot;
 mod state_machine;
 mod storage;
 pub mod testing;
+mod timers;
 mod transport;
 mod types;
 pub mod wal;
@@ -39,5 +40,6 @@ pub use group::{
 pub use router::{Handling, Router};
 pub use runtime::{random, seed_randomness};
 pub use storage::{Executor, Storage};
+pub use timers::{align_timers, rest};
 pub use transport::{Answering, Lane, Transport, TransportError};
 pub use types::{LogEntry, Payload, Vote};

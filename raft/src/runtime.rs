@@ -8,6 +8,9 @@ use openraft::{AsyncRuntime, OptionalSend, TokioRuntime};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
+use crate::clock::left_until;
+use crate::timers::aligned;
+
 thread_local! {
     /// Set by a simulation, which runs on one thread; elsewhere randomness comes from the system.
     static SEEDED: RefCell<Option<SmallRng>> = const { RefCell::new(None) };
@@ -57,7 +60,7 @@ impl AsyncRuntime for Runtime {
     }
 
     fn sleep_until(deadline: Self::Instant) -> Self::Sleep {
-        TokioRuntime::sleep_until(deadline)
+        TokioRuntime::sleep(aligned(left_until(deadline)))
     }
 
     fn timeout<R, F: Future<Output = R> + OptionalSend>(

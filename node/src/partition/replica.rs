@@ -6,7 +6,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ephemeris_raft::{Group, GroupOptions, Leadership, Router, StartError, Storage, Transport};
+use ephemeris_raft::{
+    Group, GroupOptions, Leadership, Router, StartError, Storage, Transport, rest,
+};
 use ephemeris_store::catalog::PartitionRecord;
 use ephemeris_store::ids::ReplicaId;
 use ephemeris_store::partition::{Partition, PartitionSpec};
@@ -235,7 +237,10 @@ impl Duties {
             self.apply_policy().await;
             self.apply_members().await;
             // The catalog tells by its changes, and is asked from time to time all the same.
-            let _ = tokio::time::timeout(RECONCILE_EVERY, self.record.changed()).await;
+            tokio::select! {
+                _ = self.record.changed() => {}
+                () = rest(RECONCILE_EVERY) => {}
+            }
         }
     }
 

@@ -20,7 +20,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use ephemeris_raft::Executor;
+use ephemeris_raft::{Executor, rest};
 use ephemeris_store::charge::Charge;
 use ephemeris_store::command::{Command, CommandEffect};
 use ephemeris_store::partition::Backlog;
@@ -169,7 +169,7 @@ impl Sweeper {
                     {
                         self.service.meter().rest_sweeper(moment);
                     }
-                    tokio::time::sleep(pause).await;
+                    rest(pause).await;
                 }
             }
         }
