@@ -54,6 +54,8 @@ struct Line<C: Carrier> {
     loads: usize,
     /// True if one of them has not yet taken what waits.
     is_forming: bool,
+    /// True if the last one carried more than one load.
+    has_company: bool,
 }
 
 impl<C: Carrier> Line<C> {
@@ -72,6 +74,7 @@ impl<C: Carrier> Line<C> {
         let batch = std::mem::replace(&mut self.waiting, rest);
         self.loads += batch.len();
         self.is_forming = false;
+        self.has_company = batch.len() > 1;
         batch
     }
 
@@ -85,7 +88,13 @@ impl<C: Carrier> Line<C> {
 
 impl<C: Carrier> Gathering<C> {
     pub(crate) fn new(carrier: C) -> Self {
-        let line = Line { waiting: Vec::new(), batches: 0, loads: 0, is_forming: false };
+        let line = Line {
+            waiting: Vec::new(),
+            batches: 0,
+            loads: 0,
+            is_forming: false,
+            has_company: false,
+        };
         Self { carrier: Arc::new(carrier), line: Arc::new(Mutex::new(line)) }
     }
 
@@ -111,8 +120,11 @@ impl<C: Carrier> Gathering<C> {
 
     /// Takes one batch after the other, until none starts.
     async fn run(self) {
-        // Who asked at the same time as the first has its turn before the batch goes.
-        tokio::task::yield_now().await;
+        // Those who were answered together often ask again together: all of them have their turn first.
+        let has_company = self.line().has_company;
+        if has_company {
+            tokio::task::yield_now().await;
+        }
         loop {
             let (batch, is_more) = {
                 let mut line = self.line();
