@@ -246,4 +246,30 @@ mod tests {
         assert_eq!(world.await_batches(2).await, [[1, 2], [3, 4]]);
         assert!(before.elapsed() < PATIENCE / 4);
     }
+
+    /// Adds a load, and another one in a task that has its turn behind the batch that starts.
+    fn add_one_after_the_other(world: &World<1>, [first, second]: [u32; 2]) {
+        world.gathering.add(first);
+        let gathering = world.gathering.clone();
+        drop(Runtime::spawn(async move { gathering.add(second) }));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_batch_lets_others_come_along_only_if_the_last_one_had_company() {
+        let world = World::<1>::new();
+        world.passes.add_permits(4);
+        add_one_after_the_other(&world, [1, 2]);
+        assert_eq!(world.await_batches(2).await, [[1], [2]], "whoever was alone does not wait");
+        let await_end = async || {
+            while world.gathering.line().batches > 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        await_end().await;
+        (3..=4).for_each(|load| world.gathering.add(load));
+        world.await_batches(3).await;
+        await_end().await;
+        add_one_after_the_other(&world, [5, 6]);
+        assert_eq!(world.await_batches(4).await, [vec![1], vec![2], vec![3, 4], vec![5, 6]]);
+    }
 }
