@@ -5,6 +5,7 @@ use std::time::Duration;
 use ephemeris_cluster_tests::client::{AccountKey, Call, Container, Created, Retrying};
 use ephemeris_cluster_tests::cluster::Cluster;
 use ephemeris_cluster_tests::load::{Connection, Request, Signed, Writers};
+use ephemeris_cluster_tests::measure::Metrics;
 use ephemeris_cluster_tests::{clock, wait};
 use serde_json::{Value, json};
 
@@ -14,6 +15,8 @@ const WRITERS: usize = 8;
 const WRITES: u64 = 400;
 /// How soon after a leader's death writes must be acknowledged again.
 const RESUME_MAX: Duration = Duration::from_secs(5);
+/// How long replicas may take until they rest, or do not.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_leader_loses_no_acknowledged_write_and_writes_resume_within_five_seconds() {
@@ -37,6 +40,47 @@ async fn a_killed_leader_loses_no_acknowledged_write_and_writes_resume_within_fi
     journal.check_everywhere(&cluster, &container).await;
     // The catalog, too, was led by somebody who may be dead now.
     cluster.client(leader).create_database("afterwards").await.expect(201);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn groups_in_which_nothing_happens_rest_and_fail_over_all_the_same() {
+    let (mut cluster, container) = Cluster::start_with_container(3).await;
+    let (item, key) = (|id: &str| json!({ "id": id, "pk": "k" }), json!("k"));
+    cluster.client(1).create_item(&container, &item("before")).await.expect(201);
+    await_rest(&cluster, true).await;
+
+    let leader = cluster.leader(&container).await;
+    for node in cluster.ids() {
+        let client = cluster.client(node);
+        client.read_item(&container, &key, "before").await.expect(200);
+        client.create_item(&container, &item(&format!("of {node}"))).await.expect(201);
+        await_rest(&cluster, true).await;
+    }
+
+    cluster.kill(leader);
+    let mut retrying = Retrying::new(cluster.clients(&cluster.running()), 0, RESUME_MAX);
+    let after = retrying.create(&container, &item("after")).await;
+    assert!(matches!(after, Created::Acknowledged { .. }), "{after:?}");
+    await_rest(&cluster, false).await;
+    cluster.restart(leader).await;
+    await_rest(&cluster, true).await;
+    cluster.client(leader).read_item(&container, &key, "after").await.expect(200);
+}
+
+/// Waits until all replicas rest, or none does.
+async fn await_rest(cluster: &Cluster, rest: bool) {
+    wait::until("every replica rests, or none", PATIENCE, async || {
+        for client in cluster.clients(&cluster.running()) {
+            let metrics = Metrics::of(&client).await;
+            let all = metrics.count("partition_replicas");
+            let resting = metrics.count("partition_replicas_resting");
+            if all == 0 || resting != if rest { all } else { 0 } {
+                return None;
+            }
+        }
+        Some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

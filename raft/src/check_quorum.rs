@@ -1,7 +1,7 @@
 //! Check quorum, as etcd calls it: a leader that no majority answers asks another to take over.
 //!
 //! Such a leader may still be heard. What it sends then keeps the others from electing, and the group
-//! stands still for as long as only the way back is cut (openraft then stops heartbeats, but not appends).
+//! stands still for as long as only the way back is cut.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,13 +11,14 @@ use openraft::alias::WatchReceiverOf;
 use openraft::async_runtime::watch::WatchReceiver as _;
 use openraft::metrics::{RaftMetrics, RaftServerMetrics, SerdeInstant};
 use openraft::{AsyncRuntime as _, ServerState};
+use tokio::sync::watch;
 use tracing::info;
 
 use crate::runtime::Runtime;
-use crate::timers::rest;
+use crate::timers::wait_aligned;
 use crate::transport::{Lane, Transport};
 use crate::types::{TypeConfig, Vote, from_raft_vote};
-use crate::wire::{Envelope, Request};
+use crate::wire::{Envelope, Message, Request};
 
 /// Watches over one replica of a group.
 pub(crate) struct CheckQuorum {
@@ -25,6 +26,8 @@ pub(crate) struct CheckQuorum {
     pub(crate) metrics: WatchReceiverOf<TypeConfig, RaftMetrics<TypeConfig>>,
     /// Those of them that change with leadership.
     pub(crate) server: WatchReceiverOf<TypeConfig, RaftServerMetrics<TypeConfig>>,
+    /// Whether the replica rests: then nobody is asked, so nobody answers.
+    pub(crate) is_resting: watch::Receiver<bool>,
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) group: GroupId,
     pub(crate) me: ReplicaId,
@@ -41,9 +44,7 @@ impl CheckQuorum {
     }
 
     async fn watch(mut self) {
-        while self.await_leadership().await.is_some() {
-            self.lead().await;
-        }
+        while self.await_leadership().await.is_some() && self.lead().await.is_some() {}
     }
 
     /// Returns when this replica leads; none when it has stopped.
@@ -56,17 +57,21 @@ impl CheckQuorum {
         }
     }
 
-    /// Returns when this replica leads no more.
-    async fn lead(&mut self) {
+    /// Returns when this replica leads no more; none when it has stopped.
+    async fn lead(&mut self) -> Option<()> {
         let term = self.metrics.borrow_watched().current_term;
         // Counted rather than measured: a process that stood still has heard nobody, and knows nothing.
         let (mut silent, mut acknowledged, mut asked) = (Duration::ZERO, None, 0);
         loop {
-            rest(self.every).await;
+            if *self.is_resting.borrow_and_update() {
+                self.is_resting.wait_for(|is_resting| !is_resting).await.ok()?;
+                silent = Duration::ZERO;
+            }
+            wait_aligned(self.every).await;
             let metrics = self.metrics.borrow_watched().clone();
-            let leads = metrics.state == ServerState::Leader && metrics.current_term == term;
-            if !leads || metrics.running_state.is_err() {
-                return;
+            metrics.running_state.as_ref().ok()?;
+            if metrics.state != ServerState::Leader || metrics.current_term != term {
+                return Some(());
             }
             let last_acknowledged = metrics.last_quorum_acked.map(SerdeInstant::into_inner);
             silent = if last_acknowledged == acknowledged {
@@ -94,6 +99,7 @@ impl CheckQuorum {
         let request = Request::TransferLeader { from, to, last: None };
         let envelope = Envelope { group: self.group, from: self.me, to, request };
         // There may be no answer, and it makes no difference.
-        let _ = self.transport.call(to.node, Lane::Control, envelope.encode(), self.every).await;
+        let message = Message::Replica(envelope).encode();
+        let _ = self.transport.call(to.node, Lane::Control, message, self.every).await;
     }
 }

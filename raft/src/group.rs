@@ -22,9 +22,11 @@ use tracing::{debug, info};
 
 use crate::barriers::Barriers;
 use crate::check_quorum::CheckQuorum;
+use crate::clock::Instant;
 use crate::log_store::LogStore;
 use crate::network::Network;
 use crate::proposals::Proposals;
+use crate::quiescence::Rest;
 use crate::router::{Inbound, Router};
 use crate::snapshot::{Offers, ResumeError, SnapshotStore};
 use crate::state_machine::{Durable, RaftSnapshot, SnapshotData, StateMachine, snapshot_meta};
@@ -34,19 +36,23 @@ use crate::types::{
     LogEntry, TypeConfig, Vote, from_raft_id, from_raft_vote, to_raft_entry, to_raft_id,
     to_raft_vote,
 };
-use crate::wire::{AppendResult, Request, Response, TransferRefused};
+use crate::wire::{AppendResult, Quiet, Request, Response, TransferRefused};
 
 /// How fast a group notices that its leader is gone, and how much it keeps.
 #[derive(Clone, Debug)]
 pub struct GroupOptions {
     /// A leader shows that it lives this often.
     pub heartbeat: Duration,
-    /// A follower stands for election after this long without a sign, at the earliest …
+    /// A follower stands for election after `election_max`, openraft's lease, and then this long without a
+    /// sign, at the earliest …
     pub election_min: Duration,
     /// … and at the latest.
     pub election_max: Duration,
     /// Entries kept behind the last flushed one, for followers that were away shortly.
     pub log_entries_kept: u64,
+    /// A group in which nothing happens for so long does without heartbeats of its own, if a `Quiescence`
+    /// speaks for it.
+    pub quiet_after: Duration,
 }
 
 impl Default for GroupOptions {
@@ -56,6 +62,7 @@ impl Default for GroupOptions {
             election_min: Duration::from_millis(450),
             election_max: Duration::from_millis(600),
             log_entries_kept: 2000,
+            quiet_after: Duration::from_secs(1),
         }
     }
 }
@@ -70,8 +77,9 @@ impl GroupOptions {
             election_timeout_min: millis(self.election_min),
             election_timeout_max: millis(self.election_max),
             enable_pre_vote: Some(true),
-            // A leader that cannot reach a majority steps aside even if one follower still hears it.
-            quorum_loss_probe_interval: Some(millis(self.election_max) * 2),
+            // `CheckQuorum` sees to leaders that no majority answers. openraft would count as silence, too,
+            // what was quiescence, and hold heartbeats back after it.
+            quorum_loss_probe_interval: None,
             // A restarted leader asks for votes like everybody else.
             enable_leader_restore: Some(false),
             max_payload_entries: 1024,
@@ -181,6 +189,8 @@ pub struct GroupStatus {
     pub learners: BTreeSet<ReplicaId>,
     /// On the leader: how far each replica's log reaches.
     pub matching: BTreeMap<ReplicaId, Option<u64>>,
+    /// True while the replica does not tick, because nothing happens in its group.
+    pub is_resting: bool,
     /// Why the replica has stopped, if it has.
     pub stopped: Option<String>,
 }
@@ -201,6 +211,7 @@ struct Shared<M: Machine> {
     raft: Raft<TypeConfig, StateMachine<M>>,
     proposals: Proposals<M>,
     barriers: Barriers<M>,
+    rest: Rest<M>,
     machine: Arc<M>,
     id: GroupId,
     replica: ReplicaId,
@@ -264,6 +275,7 @@ impl<M: Machine> Group<M> {
         let shared = Shared {
             proposals: Proposals::of(raft.clone()),
             barriers: Barriers::of(raft.clone()),
+            rest: Rest::of(raft.clone(), (group, replica), options),
             server: raft.server_metrics(),
             raft,
             machine,
@@ -282,6 +294,7 @@ impl<M: Machine> Group<M> {
         let check = CheckQuorum {
             metrics: handle.shared.raft.metrics(),
             server: handle.shared.server.clone(),
+            is_resting: handle.shared.rest.watch(),
             transport,
             group,
             me: replica,
@@ -343,10 +356,22 @@ impl<M: Machine> Group<M> {
         &self,
         encoded: Vec<u8>,
     ) -> Result<(M::Outcome, Duration), ProposeError> {
+        self.get_in_touch().await;
         let stopped = |_| ProposeError::Unknown("the replica has stopped".to_string());
         let answer = self.shared.proposals.propose(&encoded).await.map_err(stopped)??;
         let timed = answer.0.expect("commands have outcomes").downcast::<(M::Outcome, Duration)>();
         Ok(*timed.expect("the machine answers with its own outcome"))
+    }
+
+    /// Has a majority answer if nobody was asked for long: openraft takes entries only from a leader that was
+    /// answered lately. If none answers, it refuses what comes next.
+    async fn get_in_touch(&self) {
+        if self.shared.rest.is_out_of_touch() {
+            self.shared.rest.wake();
+            if self.read_barrier().await.is_ok() {
+                self.shared.rest.note_touch();
+            }
+        }
     }
 
     /// Returns when everything that was committed before the call is applied here, and this replica
@@ -378,6 +403,7 @@ impl<M: Machine> Group<M> {
 
     /// Writes an empty entry; when it is applied, this leader has applied all of its predecessors'.
     pub async fn settle(&self) -> Result<(), ProposeError> {
+        self.get_in_touch().await;
         match self.shared.raft.write_blank().await {
             Ok(_) => Ok(()),
             Err(RaftError::APIError(ClientWriteError::ForwardToLeader(forward))) => {
@@ -413,6 +439,7 @@ impl<M: Machine> Group<M> {
             is_joint: membership.get_joint_config().len() > 1,
             learners: membership.learner_ids().collect(),
             matching: matching.unwrap_or_default(),
+            is_resting: self.shared.rest.is_resting(),
             stopped: metrics.running_state.err().map(|fatal| fatal.to_string()),
         }
     }
@@ -431,6 +458,7 @@ impl<M: Machine> Group<M> {
 
     /// Adds a replica that follows without voting; returns when it has caught up.
     pub async fn add_learner(&self, replica: ReplicaId) -> Result<(), ChangeError> {
+        self.get_in_touch().await;
         let added = self.shared.raft.add_learner(replica, (), true).await;
         added.map(|_| ()).map_err(|error| ChangeError(error.to_string()))
     }
@@ -438,6 +466,7 @@ impl<M: Machine> Group<M> {
     /// Makes exactly these replicas the voters; all of them must be members already. Others that
     /// voted are removed.
     pub async fn change_voters(&self, voters: BTreeSet<ReplicaId>) -> Result<(), ChangeError> {
+        self.get_in_touch().await;
         let change = ChangeMembers::ReplaceAllVoters(voters);
         let changed = self.shared.raft.change_membership(change, false).await;
         changed.map(|_| ()).map_err(|error| ChangeError(error.to_string()))
@@ -445,6 +474,7 @@ impl<M: Machine> Group<M> {
 
     /// Removes replicas that only follow.
     pub async fn remove_learners(&self, replicas: BTreeSet<ReplicaId>) -> Result<(), ChangeError> {
+        self.get_in_touch().await;
         let change = ChangeMembers::RemoveNodes(replicas);
         let changed = self.shared.raft.change_membership(change, false).await;
         changed.map(|_| ()).map_err(|error| ChangeError(error.to_string()))
@@ -453,6 +483,7 @@ impl<M: Machine> Group<M> {
     /// Asks another voter to take over; watch leadership to see whether it does.
     pub async fn transfer_leadership(&self, to: ReplicaId) {
         info!(group = %self.shared.id, %to, "handing leadership over");
+        self.shared.rest.note_hand_over();
         // An error means that the replica has stopped, which its status tells.
         let _ = self.shared.raft.trigger().transfer_leader(to).await;
     }
@@ -553,6 +584,18 @@ impl<M: Machine> Inbound for Group<M> {
             }
         })
     }
+
+    fn look(&self, now: Instant) -> Vec<Quiet> {
+        self.shared.rest.look(now)
+    }
+
+    fn agree(&self, quiet: &Quiet, now: Instant) -> bool {
+        self.shared.rest.agree(quiet, now)
+    }
+
+    fn note_agreed(&self, quiet: Quiet, asked: Instant) {
+        self.shared.rest.note_agreed(quiet, asked);
+    }
 }
 
 impl<M: Machine> Group<M> {
@@ -560,6 +603,11 @@ impl<M: Machine> Group<M> {
         match request {
             Request::Append { vote, previous, entries, committed } => {
                 self.answer_append(vote, previous, entries, committed).await
+            }
+            Request::PreVote { .. } | Request::Vote { transfer: false, .. }
+                if self.shared.rest.is_resting() =>
+            {
+                Ok(self.refuse_vote())
             }
             Request::Vote { vote, last, transfer } => {
                 let mut request = vote_request(vote, last);
@@ -596,6 +644,12 @@ impl<M: Machine> Group<M> {
                 Ok(Response::SnapshotInstalled { vote })
             }
         }
+    }
+
+    /// The leader of a replica at rest counts as alive, though openraft has not heard it for long.
+    fn refuse_vote(&self) -> Response {
+        let vote = from_raft_vote(&self.shared.raft.metrics().borrow_watched().vote);
+        Response::Vote { vote, granted: false, last: self.last_logged() }
     }
 
     /// Installs the staged snapshot of this progress, unless that has been done already.

@@ -10,6 +10,8 @@
 //!    machine, on a thread that may block, and the outcome returns to the proposer.
 //! 4. `mark_durable` lets the log go up to what the engine has flushed.
 //!
+//! Groups in which nothing happens rest, and `quiescence` speaks for them.
+//!
 //! Readers that want to see everything pass `barriers` first, and then read the machine.
 
 mod barriers;
@@ -21,6 +23,7 @@ mod group;
 mod log_store;
 mod network;
 mod proposals;
+mod quiescence;
 mod router;
 mod runtime;
 mod snapshot;
@@ -37,9 +40,10 @@ pub use group::{
     ChangeError, Group, GroupOptions, GroupStatus, Leadership, LeadershipWatch, ProposeError,
     ReadError, StartError,
 };
+pub use quiescence::Quiescence;
 pub use router::{Handling, Router};
 pub use runtime::{random, seed_randomness};
 pub use storage::{Executor, Storage};
-pub use timers::{align_timers, rest};
+pub use timers::{align_timers, wait_aligned};
 pub use transport::{Answering, Lane, Transport, TransportError};
 pub use types::{LogEntry, Payload, Vote};

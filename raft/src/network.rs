@@ -31,7 +31,7 @@ use crate::transport::{Lane, Transport, TransportError};
 use crate::types::{
     RaftVote, TypeConfig, from_raft_entry, from_raft_id, from_raft_vote, to_raft_id, to_raft_vote,
 };
-use crate::wire::{AppendResult, Envelope, Request, Response, TransferRefused};
+use crate::wire::{AppendResult, Envelope, Message, Request, Response, TransferRefused};
 
 /// Append requests under way to one follower.
 const PIPELINE_DEPTH: usize = 32;
@@ -147,7 +147,8 @@ impl<M: Machine> Peer<M> {
     ) -> impl Future<Output = Result<Response, CallError>> + Send + use<M> {
         let envelope = Envelope { group: self.group, from: self.me, to: self.target, request };
         let node = self.target.node;
-        let answering = self.transport.call(node, self.lane, envelope.encode(), deadline);
+        let message = Message::Replica(envelope).encode();
+        let answering = self.transport.call(node, self.lane, message, deadline);
         async move {
             let bytes: Bytes = answering.await.map_err(CallError::Transport)?;
             Response::decode(&bytes).map_err(|error| CallError::Protocol(error.to_string()))

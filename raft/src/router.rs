@@ -1,14 +1,16 @@
 //! Hands messages from other nodes to the group they are for.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use bytes::Bytes;
+use ephemeris_store::codec;
 use ephemeris_store::ids::{GroupId, ReplicaId};
 
-use crate::wire::{Envelope, Request, Response};
+use crate::clock::{Instant, monotonic};
+use crate::wire::{Envelope, Message, Quiet, Request, Response};
 
 /// The answer to a message, being made.
 pub type Handling = Pin<Box<dyn Future<Output = Result<Bytes, String>> + Send>>;
@@ -21,12 +23,18 @@ pub(crate) trait Inbound: Send + Sync + 'static {
         from: ReplicaId,
         request: Request,
     ) -> Pin<Box<dyn Future<Output = Response> + Send>>;
+    /// Lets the replica rest or tick as it should; returns what its followers are to agree with.
+    fn look(&self, now: Instant) -> Vec<Quiet>;
+    /// Whether the replica sees its group as its leader does; then it rests.
+    fn agree(&self, quiet: &Quiet, now: Instant) -> bool;
+    /// A follower has agreed with what it was told then.
+    fn note_agreed(&self, quiet: Quiet, asked: Instant);
 }
 
 /// Knows the groups of this node. Clones share it.
 #[derive(Clone, Default)]
 pub struct Router {
-    groups: Arc<RwLock<HashMap<GroupId, Arc<dyn Inbound>>>>,
+    groups: Arc<RwLock<BTreeMap<GroupId, Arc<dyn Inbound>>>>,
 }
 
 impl Router {
@@ -43,17 +51,31 @@ impl Router {
         self.groups.write().unwrap_or_else(PoisonError::into_inner).remove(&group);
     }
 
+    pub(crate) fn group(&self, group: GroupId) -> Option<Arc<dyn Inbound>> {
+        self.groups.read().unwrap_or_else(PoisonError::into_inner).get(&group).cloned()
+    }
+
+    /// All of them, in the order of their numbers.
+    pub(crate) fn groups(&self) -> Vec<Arc<dyn Inbound>> {
+        self.groups.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
     /// Takes a message. The future must be polled once before the next message of the same
     /// connection is taken, so that messages reach their group in the order they came; the answer
     /// may be awaited later. An error says why the message was refused.
     pub fn receive(&self, message: &[u8]) -> Handling {
-        let envelope = match Envelope::decode(message) {
-            Ok(envelope) => envelope,
-            Err(error) => return Box::pin(async move { Err(error.to_string()) }),
-        };
-        let Envelope { group, from, to, request } = envelope;
-        let known = self.groups.read().unwrap_or_else(PoisonError::into_inner).get(&group).cloned();
-        match known {
+        match Message::decode(message) {
+            Ok(Message::Replica(envelope)) => self.deliver(envelope),
+            Ok(Message::Quiet(quiet)) => {
+                let answer = Bytes::from(codec::encode(&self.agree(&quiet)));
+                Box::pin(std::future::ready(Ok(answer)))
+            }
+            Err(error) => Box::pin(async move { Err(error.to_string()) }),
+        }
+    }
+
+    fn deliver(&self, Envelope { group, from, to, request }: Envelope) -> Handling {
+        match self.group(group) {
             None => Box::pin(async move { Err(format!("group {group} is not here")) }),
             Some(inbound) if inbound.replica() != to => {
                 let here = inbound.replica();
@@ -64,5 +86,15 @@ impl Router {
                 Box::pin(async move { Ok(handling.await.encode()) })
             }
         }
+    }
+
+    /// Lets replicas rest whose leaders say that nothing happens; returns the groups that are seen differently.
+    fn agree(&self, quiet: &[Quiet]) -> Vec<GroupId> {
+        let now = monotonic();
+        let agrees = |quiet: &&Quiet| {
+            let group = self.group(quiet.group);
+            group.is_some_and(|group| group.replica() == quiet.to && group.agree(quiet, now))
+        };
+        quiet.iter().filter(|quiet| !agrees(quiet)).map(|quiet| quiet.group).collect()
     }
 }

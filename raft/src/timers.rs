@@ -30,7 +30,7 @@ pub fn align_timers(period: Duration) {
 }
 
 /// Waits at least so long, until others wake, too.
-pub async fn rest(duration: Duration) {
+pub async fn wait_aligned(duration: Duration) {
     tokio::time::sleep(aligned(duration)).await;
 }
 

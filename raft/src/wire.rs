@@ -8,6 +8,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::types::{LogEntry, Vote};
 
+/// What goes from node to node.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum Message {
+    /// For one replica.
+    Replica(Envelope),
+    /// For all replicas of these groups; answered with the groups that are seen differently.
+    Quiet(Vec<Quiet>),
+}
+
+/// A group in which nothing happens, as its leader tells one of its followers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Quiet {
+    pub(crate) group: GroupId,
+    pub(crate) to: ReplicaId,
+    /// The leader's.
+    pub(crate) vote: Vote,
+    /// The last entry, which all have applied.
+    pub(crate) last: Option<u64>,
+}
+
 /// A request from one replica to another.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Envelope {
@@ -60,7 +80,7 @@ pub(crate) enum TransferRefused {
     LogNotFlushed { expected: Option<LogId>, actual: Option<LogId> },
 }
 
-impl Envelope {
+impl Message {
     pub(crate) fn encode(&self) -> Bytes {
         Bytes::from(codec::encode(self))
     }

@@ -57,6 +57,125 @@ fn followers_name_the_leader_and_execute_nothing() {
 }
 
 #[test]
+fn a_group_in_which_nothing_happens_rests_until_something_does() {
+    for_seeds(async |seed| {
+        let cluster = Cluster::start(3, seed).await;
+        let leader = cluster.wait_for_leader().await;
+        cluster.upsert(leader, "a", 1).await.unwrap();
+        cluster.wait_for_rest().await;
+        let term = || cluster.node(leader).group().leadership();
+        let before = term();
+        for _ in 0..600 {
+            sleep(Duration::from_millis(100)).await;
+            assert!(cluster.is_at_rest(), "{}", cluster.describe());
+        }
+        cluster.upsert(leader, "a", 2).await.unwrap();
+        let written = Instant::now();
+        cluster.wait_for_agreement().await;
+        assert!(written.elapsed() < 3 * cluster.options.group.heartbeat, "followers learn of it");
+        cluster.wait_for_rest().await;
+        assert_eq!(cluster.read(leader, "a").await, Ok(Some(2)));
+        assert!(cluster.is_at_rest(), "a reader wakes nobody");
+        assert_eq!(term(), before);
+    });
+}
+
+#[test]
+fn another_leader_takes_over_from_one_that_ended_at_rest() {
+    for_seeds(async |seed| {
+        let mut cluster = Cluster::start(3, seed).await;
+        for round in 0..5 {
+            let leader = cluster.wait_for_leader().await;
+            cluster.upsert(leader, "a", round).await.unwrap();
+            cluster.wait_for_rest().await;
+            cluster.crash(leader).await;
+            let ended = Instant::now();
+            let next = cluster.wait_for_leader().await;
+            let longest = 4 * cluster.options.group.election_max;
+            assert!(ended.elapsed() < longest, "{:?}", ended.elapsed());
+            assert_eq!(cluster.read(next, "a").await, Ok(Some(round)));
+            sleep(Duration::from_secs(5)).await;
+            let is_resting = cluster.running().any(|node| node.group().status().is_resting);
+            assert!(!is_resting, "one of its members is down");
+            cluster.restart(leader).await;
+        }
+        cluster.wait_for_agreement().await;
+    });
+}
+
+#[test]
+fn a_leader_that_stands_still_for_a_moment_goes_on_leading_at_rest() {
+    for_seeds(async |seed| {
+        let cluster = Cluster::start(3, seed).await;
+        let leader = cluster.wait_for_leader().await;
+        cluster.wait_for_rest().await;
+        let before = cluster.node(leader).group().leadership();
+        let host = cluster.node(leader).host().clone();
+        host.freeze();
+        sleep(cluster.options.group.election_max).await;
+        host.thaw();
+        sleep(Duration::from_secs(5)).await;
+        assert!(cluster.is_at_rest(), "{}", cluster.describe());
+        assert_eq!(cluster.node(leader).group().leadership(), before);
+    });
+}
+
+#[test]
+fn a_leader_at_rest_hands_over() {
+    for_seeds(async |seed| {
+        let cluster = Cluster::start(3, seed).await;
+        let leader = cluster.wait_for_leader().await;
+        cluster.upsert(leader, "a", 1).await.unwrap();
+        cluster.wait_for_rest().await;
+        let next = leader % 3 + 1;
+        cluster.node(leader).group().transfer_leadership(replica(next)).await;
+        let leads = || async { (cluster.leader() == Some(next)).then_some(()) };
+        cluster.wait_until("the other to lead", leads).await;
+        cluster.wait_for_leader().await;
+        cluster.upsert(next, "a", 2).await.unwrap();
+        cluster.wait_for_rest().await;
+    });
+}
+
+#[test]
+fn a_leader_does_not_rest_while_a_follower_is_down() {
+    for_seeds(async |seed| {
+        let mut cluster = Cluster::start(3, seed).await;
+        let leader = cluster.wait_for_leader().await;
+        cluster.wait_for_rest().await;
+        let before = cluster.node(leader).group().leadership();
+        let follower = leader % 3 + 1;
+        cluster.crash(follower).await;
+        sleep(Duration::from_secs(5)).await;
+        assert!(!cluster.node(leader).group().status().is_resting);
+        cluster.upsert(leader, "a", 1).await.unwrap();
+        cluster.restart(follower).await;
+        cluster.wait_for_rest().await;
+        assert_eq!(cluster.node(leader).group().leadership(), before);
+        assert_eq!(cluster.peek(follower, "a"), Some(1));
+    });
+}
+
+#[test]
+fn a_follower_that_does_not_hear_its_leader_disturbs_nobody_at_rest() {
+    for_seeds(async |seed| {
+        let cluster = Cluster::start(3, seed).await;
+        let leader = cluster.wait_for_leader().await;
+        cluster.wait_for_rest().await;
+        let before = cluster.node(leader).group().leadership();
+        cluster.network.cut(NodeId(leader), NodeId(leader % 3 + 1));
+        for _ in 0..100 {
+            sleep(Duration::from_millis(100)).await;
+            assert_eq!(cluster.node(leader).group().leadership(), before);
+        }
+        assert!(!cluster.is_at_rest());
+        cluster.network.heal();
+        cluster.wait_for_rest().await;
+        assert_eq!(cluster.node(leader).group().leadership(), before);
+    });
+}
+
+#[test]
 fn another_leader_takes_over_and_nothing_acknowledged_is_lost() {
     for_seeds(async |seed| {
         let mut cluster = Cluster::start(3, seed).await;

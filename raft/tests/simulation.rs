@@ -62,7 +62,7 @@ fn nothing_acknowledged_is_lost_and_no_read_is_stale() {
 /// A fault that never happens, or operations that never succeed, prove nothing.
 fn check_coverage(events: &BTreeMap<&str, u64>) {
     let faults = demon::FaultKind::ALL.map(demon::FaultKind::name);
-    let others = ["restart", "replica stopped itself", "snapshot file synced"];
+    let others = ["restart", "replica stopped itself", "snapshot file synced", "replica at rest"];
     for event in faults.into_iter().chain(others) {
         let times = events.get(event).copied().unwrap_or_default();
         assert!(times >= 10, "{event} happened {times} times only");

@@ -47,6 +47,8 @@ impl Node {
         let items: u64 = replicas.iter().map(|local| local.group().machine().state().items()).sum();
         metrics::gauge!("partition_replicas").set(replicas.len() as f64);
         metrics::gauge!("partition_leaders").set(leads as f64);
+        let resting = replicas.iter().filter(|local| local.group().status().is_resting).count();
+        metrics::gauge!("partition_replicas_resting").set(resting as f64);
         metrics::gauge!("items_stored").set(items as f64);
         let gauges: Vec<Gauges> =
             replicas.iter().filter_map(|local| local.service().gauges()).collect();

@@ -19,7 +19,9 @@ use crate::partition::{LocalReplica, start_replica};
 use crate::requests::{NodeRequest, NodeResponse};
 use crate::supervisor;
 
-/// How often the catalog is looked at.
+/// How long news of the catalog are waited for at a time.
+const NEWS_WAIT: Duration = Duration::from_secs(1);
+/// Pause after that, after news, and between attempts to announce this node.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Pause while something is left to do.
 const RETRY_EVERY: Duration = Duration::from_millis(200);
@@ -39,7 +41,9 @@ impl Node {
             let directory = self.inner.directory.current();
             let lsn = directory.lsn();
             if followed == Some(lsn) && !leftovers {
-                tokio::time::sleep(LOOK_EVERY).await;
+                if !self.inner.catalog.await_applied(lsn.0 + 1, NEWS_WAIT).await {
+                    tokio::time::sleep(LOOK_EVERY).await;
+                }
                 continue;
             }
             self.learn_nodes(directory.state());

@@ -154,15 +154,8 @@ impl Node {
 
     /// Waits until this node's copy of the catalog has an entry; false if it does not come in time.
     pub(crate) async fn wait_for_catalog(&self, lsn: Lsn, deadline: Instant) -> bool {
-        let mut pause = Duration::from_millis(1);
-        while self.inner.catalog.machine().lsn() < lsn {
-            if clock::monotonic() >= deadline {
-                return false;
-            }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(Duration::from_millis(20));
-        }
-        true
+        let left = deadline.saturating_duration_since(clock::monotonic());
+        self.inner.catalog.await_applied(lsn.0, left).await
     }
 
     /// The node to ask first, or in later rounds next, for a group's leader.

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use ephemeris_raft::{Group, GroupOptions, Router, StartError, Storage};
+use ephemeris_raft::{Group, GroupOptions, Quiescence, Router, StartError, Storage};
 use ephemeris_store::catalog::{Catalog, CatalogCommand, CatalogOutcome, CatalogRefusal, Created};
 use ephemeris_store::codec;
 use ephemeris_store::engine::Fault;
@@ -204,6 +204,7 @@ impl Foundation {
             election_min: config.election_timeout,
             election_max: config.election_timeout + config.heartbeat,
             log_entries_kept: config.log_entries_kept,
+            ..GroupOptions::default()
         };
         Ok(Self {
             url: config
@@ -456,6 +457,13 @@ impl Node {
             let node = self.clone();
             tasks.spawn("clocks", async move { node.run_clock_samples(clock).await });
         }
+        let context = &self.inner.context;
+        let quiescence = Quiescence {
+            router: context.router.clone(),
+            transport: context.transport.clone(),
+            options: context.options.clone(),
+        };
+        tasks.spawn("quiescence", quiescence.run());
         let node = self.clone();
         tasks.spawn("flush", async move { node.run_flushes().await });
         if self.inner.config.peer.is_some() {

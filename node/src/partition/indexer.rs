@@ -8,7 +8,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use ephemeris_raft::rest;
+use ephemeris_raft::wait_aligned;
 use ephemeris_store::charge::Charge;
 use ephemeris_store::command::{Command, CommandEffect};
 use ephemeris_store::time::Seconds;
@@ -59,7 +59,7 @@ impl Indexer {
         let mut pace = Pace { batch: BATCH_ITEMS, mean: ITEM_CHARGE };
         loop {
             if !self.service.group().machine().index().is_building() {
-                rest(LOOK_EVERY).await;
+                wait_aligned(LOOK_EVERY).await;
             } else if self.something_is_due() {
                 tokio::time::sleep(COLLECT_EVERY).await;
             } else {

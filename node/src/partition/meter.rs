@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use ephemeris_store::charge::{Charge, Rate};
 use ephemeris_store::partition::Backlog;
+use ephemeris_store::time::Seconds;
 
 use super::budget::{Allowance, Budget, Burst, Purse};
 use crate::clock::Instant;
@@ -145,6 +146,11 @@ impl Meter {
     /// Notes what the sweeper has before it.
     pub(super) fn note_backlog(&self, backlog: Backlog) {
         self.lock().backlog = backlog;
+    }
+
+    /// When the oldest of the dead fell due, when they were counted last.
+    pub(super) fn oldest_due(&self) -> Option<Seconds> {
+        self.lock().backlog.oldest
     }
 
     /// Notes that the sweeper has removed dead items.

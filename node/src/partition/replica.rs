@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ephemeris_raft::{
-    Group, GroupOptions, Leadership, Router, StartError, Storage, Transport, rest,
+    Group, GroupOptions, Leadership, Router, StartError, Storage, Transport, wait_aligned,
 };
 use ephemeris_store::catalog::PartitionRecord;
 use ephemeris_store::ids::ReplicaId;
@@ -239,7 +239,7 @@ impl Duties {
             // The catalog tells by its changes, and is asked from time to time all the same.
             tokio::select! {
                 _ = self.record.changed() => {}
-                () = rest(RECONCILE_EVERY) => {}
+                () = wait_aligned(RECONCILE_EVERY) => {}
             }
         }
     }

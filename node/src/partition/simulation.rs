@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use ephemeris_raft::testing::{Host, MemoryDisk, MemoryNetwork, Weather, simulate};
 use ephemeris_raft::wal::{Wal, WalOptions};
-use ephemeris_raft::{Executor, Group, GroupOptions, Router, Storage};
+use ephemeris_raft::{Executor, Group, GroupOptions, Quiescence, Router, Storage};
 use ephemeris_store::catalog::Catalog;
 use ephemeris_store::document::DocumentRules;
 use ephemeris_store::engine::MemoryEngine;
@@ -64,6 +64,8 @@ const RUN: Duration = Duration::from_mins(1);
 const DEADLINE: Duration = Duration::from_secs(3);
 pub(super) const GROUP: GroupId = GroupId(1);
 const DEFAULT_TTL: u32 = 4;
+/// Short, so that groups rest now and then.
+const QUIET_AFTER: Duration = Duration::from_millis(200);
 /// The true date at which simulations begin.
 const EPOCH_MICROS: i64 = 1_700_000_000_000_000;
 /// How far a clock that counts as right may be off.
@@ -322,11 +324,18 @@ impl World {
             election_min: Duration::from_millis(300),
             election_max: Duration::from_millis(600),
             log_entries_kept: 20,
+            quiet_after: QUIET_AFTER,
         };
         let machine = Partition::open(engine, spec()).unwrap();
         let me = replica(id.0);
+        let quiescence = Quiescence {
+            router: router.clone(),
+            transport: transport.clone(),
+            options: options.clone(),
+        };
         let group = Group::start(GROUP, me, machine, storage.clone(), transport, router, &options);
         let group = host.run(group).await.unwrap();
+        tasks.push(tokio::task::spawn_local(host.run(quiescence.run())));
         let clock = Arc::new(QuorumClock::new(NODES as usize, WIDTH_MAX, time));
         let directory = Directory::new(Arc::new(catalog()));
         let service = PartitionService::new(

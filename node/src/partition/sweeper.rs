@@ -20,7 +20,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use ephemeris_raft::{Executor, rest};
+use ephemeris_raft::{Executor, wait_aligned};
 use ephemeris_store::charge::Charge;
 use ephemeris_store::command::{Command, CommandEffect};
 use ephemeris_store::partition::Backlog;
@@ -54,7 +54,11 @@ const ITEM_VALUES: u32 = 10;
 const COUNT_ROWS_MAX: u64 = 10_000;
 /// Pause after a batch, in times what applying it took, while requests come; at least as long as all of it
 /// took.
-const REST_FACTOR: u32 = 9;
+const REST_FACTOR: u32 = 19;
+/// The same once something is late: a peak may take its time, but a backlog must not grow for ever.
+const REST_FACTOR_LATE: u32 = 9;
+/// How long what is due may wait until it counts as late.
+const LATE: Seconds = Seconds(60);
 /// Longest such pause: a proposal that waited for the network was not busy meanwhile.
 const REST_MAX: Duration = Duration::from_millis(500);
 /// A proposal that a leader cut off from the others has taken may never come to anything; a second one
@@ -169,7 +173,7 @@ impl Sweeper {
                     {
                         self.service.meter().rest_sweeper(moment);
                     }
-                    rest(pause).await;
+                    wait_aligned(pause).await;
                 }
             }
         }
@@ -268,7 +272,8 @@ impl Sweeper {
         pace.learn(&swept);
         let disturbs = self.service.requests_seen() != asked_before;
         pace.is_free = swept.more && !disturbs;
-        tokio::time::sleep(pause_after(&swept, grant, disturbs)).await;
+        let factor = rest_factor(self.service.meter().oldest_due(), self.second());
+        tokio::time::sleep(pause_after(&swept, grant, disturbs.then_some(factor))).await;
     }
 
     /// What some entries did together; none, after a pause, if one was not executed.
@@ -379,8 +384,15 @@ impl Pace {
     }
 }
 
-/// How long to rest after a batch. `disturbs` is true if a request came meanwhile.
-fn pause_after(swept: &Swept, grant: Grant, disturbs: bool) -> Duration {
+/// How long to rest while requests come, in times what applying takes, if this is when the oldest of the dead
+/// fell due.
+fn rest_factor(oldest: Option<Seconds>, now: Seconds) -> u32 {
+    let is_late = oldest.is_some_and(|oldest| now.0.saturating_sub(oldest.0) > LATE.0);
+    if is_late { REST_FACTOR_LATE } else { REST_FACTOR }
+}
+
+/// How long to rest after a batch: in times what applying it took, if a request came meanwhile.
+fn pause_after(swept: &Swept, grant: Grant, factor: Option<u32>) -> Duration {
     if swept.removed == 0 && swept.trimmed == 0 && !swept.more {
         // Something fell due that apply did not take for dead: nobody vouched for the time yet.
         return RETRY_PAUSE;
@@ -389,8 +401,8 @@ fn pause_after(swept: &Swept, grant: Grant, disturbs: bool) -> Duration {
         Grant::LeftOver(_) if swept.removed > 0 => COLLECT_EVERY,
         // Living items were passed, or records dropped: that costs time, and no units.
         Grant::LeftOver(_) | Grant::Unlimited | Grant::Nothing => {
-            let rest = (swept.applying_all * REST_FACTOR).max(swept.took).min(REST_MAX);
-            if disturbs { rest } else { Duration::ZERO }
+            let rest = |factor| (swept.applying_all * factor).max(swept.took).min(REST_MAX);
+            factor.map(rest).unwrap_or_default()
         }
     }
 }
@@ -457,9 +469,14 @@ mod tests {
     }
 
     #[test]
-    fn without_an_offer_sweeping_takes_a_tenth_of_the_time_while_requests_come() {
+    fn without_an_offer_sweeping_takes_a_twentieth_of_the_time_while_requests_come_or_a_tenth_if_late()
+     {
         let swept = swept(500, 500, Charge(1));
-        assert_eq!(pause_after(&swept, Grant::Unlimited, true), Duration::from_millis(9));
-        assert_eq!(pause_after(&swept, Grant::Unlimited, false), Duration::ZERO);
+        let pause = |factor| pause_after(&swept, Grant::Unlimited, factor);
+        let factor = |now| Some(rest_factor(Some(Seconds(100)), Seconds(now)));
+        assert_eq!(pause(factor(160)), Duration::from_millis(19));
+        assert_eq!(pause(factor(161)), Duration::from_millis(9));
+        assert_eq!(pause(Some(rest_factor(None, Seconds(161)))), Duration::from_millis(19));
+        assert_eq!(pause(None), Duration::ZERO);
     }
 }

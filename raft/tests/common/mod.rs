@@ -75,6 +75,7 @@ impl Default for NodeOptions {
             election_min: Duration::from_millis(300),
             election_max: Duration::from_millis(600),
             log_entries_kept: 20,
+            quiet_after: Duration::from_millis(200),
         };
         Self { group, segment_bytes: 64 << 10 }
     }
@@ -215,6 +216,16 @@ impl Cluster {
             Some(leader)
         });
         found.await
+    }
+
+    /// True if no replica ticks.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.running().all(|node| node.group().status().is_resting)
+    }
+
+    /// Waits until no replica ticks.
+    pub(crate) async fn wait_for_rest(&self) {
+        self.wait_until("rest", || async { self.is_at_rest().then_some(()) }).await;
     }
 
     /// Polls a condition until it holds; panics after a minute of simulated time.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ephemeris_raft::testing::{Host, MemoryDisk, MemoryNetwork};
 use ephemeris_raft::wal::{SyncTime, Wal, WalError, WalOptions};
-use ephemeris_raft::{Executor, Group, GroupOptions, Router, Storage};
+use ephemeris_raft::{Executor, Group, GroupOptions, Quiescence, Router, Storage};
 use ephemeris_store::engine::{Fault, KeyRange, MemoryEngine, Read as _, Table};
 use ephemeris_store::ids::NodeId;
 use ephemeris_store::partition::Partition;
@@ -118,9 +118,16 @@ impl Node {
         let transport = network.connect_host(self.id, host.clone(), router.clone());
         let machine = Partition::open(engine, spec()).expect("the partition opens");
         let me = replica(self.id.0);
+        let quiescence = Quiescence {
+            router: router.clone(),
+            transport: transport.clone(),
+            options: options.group.clone(),
+        };
         let group =
             Group::start(GROUP, me, machine, storage.clone(), transport, router, &options.group);
         let group = host.run(group).await.map_err(|error| error.to_string())?;
+        let on = host.clone();
+        tokio::spawn(async move { on.run(quiescence.run()).await });
         self.is_excused = self.is_full;
         self.running = Some(Running { host, group, storage, writer, failed: Arc::default() });
         Ok(())

@@ -91,6 +91,8 @@ pub(crate) async fn run(seed: u64) -> Summary {
     let mut options =
         NodeOptions { segment_bytes: 2048 << rng.random_range(0..6), ..NodeOptions::default() };
     options.group.log_entries_kept = [0, 5, 20][rng.random_range(0..3)];
+    let quiet_after = [0, 50, 200, 2000][rng.random_range(0..4)];
+    options.group.quiet_after = Duration::from_millis(quiet_after);
     let kinds = FaultKind::some(&mut rng);
     let cluster = Cluster::start_with(count, seed, options).await;
     let mut world = World {
@@ -133,6 +135,9 @@ impl World {
 
     async fn step(&mut self) {
         self.supervise();
+        if self.cluster.running().any(|node| node.group().status().is_resting) {
+            self.note("replica at rest");
+        }
         match self.rng.random_range(0..100) {
             0..40 => self.write(),
             40..60 => self.read(),
