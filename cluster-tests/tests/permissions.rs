@@ -12,6 +12,8 @@ const KEY_B: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 const KEY_C: &str = "//79/Pv6+fj39vX08/Lx8O/u7ezr6uno5+bl5OPi4eA=";
 /// Keys in files are looked at every five seconds.
 const RELOAD_DEADLINE: Duration = Duration::from_secs(30);
+/// How long a cluster may take to go on after a node was killed.
+const RECOVERY_DEADLINE: Duration = Duration::from_secs(30);
 
 /// A node with the containers `carts` and `other`, in which are items `a` (key `k`) and `b` (key
 /// `l`), and with a user.
@@ -421,6 +423,35 @@ async fn a_token_allows_what_its_permission_says_when_it_is_used() {
     with_token(&world.client, &again, read.clone()).await.expect(403);
     world.client.ask(Call::delete("/dbs/shop/users/ada")).await.expect(204);
     with_token(&world.client, &again, read).await.expect(403);
+}
+
+#[tokio::test]
+async fn a_node_that_was_away_honours_no_token_before_it_knows_what_was_taken_away() {
+    let mut world = World::new(Cluster::start(3).await).await;
+    let definition =
+        json!({ "id": "p", "permissionMode": "All", "resource": "dbs/shop/colls/carts" });
+    let token = world.token(definition).await;
+    let (back, account) = (world.cluster.client(3), || Call::get("/"));
+    with_token(&back, &token, account()).await.expect(200);
+    // What is flushed is there at once when it comes back; the rest, when it hears what is committed.
+    back.ask(Call::post("/admin/flush", "")).await.expect(200);
+    world.cluster.kill(3);
+    let taking = async || {
+        let call = Call::delete("/dbs/shop/users/ada/permissions/p");
+        let answer = world.client.send(&call).await.ok()?;
+        matches!(answer.status, 204 | 404).then_some(())
+    };
+    wait::until("the permission to be deleted", RECOVERY_DEADLINE, taking).await;
+    // Alone, it cannot know.
+    world.cluster.kill_at_once(&[1, 2]);
+    world.cluster.spawn(3);
+    let listens = async || back.send(&account()).await.ok();
+    wait::until("node 3 to listen", RECOVERY_DEADLINE, listens).await;
+    with_token(&back, &token, account()).await.expect(429);
+    world.cluster.spawn(1);
+    world.cluster.spawn(2);
+    world.cluster.await_ready(3).await;
+    with_token(&back, &token, account()).await.expect(403);
 }
 
 #[tokio::test]

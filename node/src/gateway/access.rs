@@ -146,14 +146,17 @@ impl Gateway {
         }
     }
 
-    /// The permission that a token names. One that this node has not heard of may be new.
+    /// The permission that a token names. One that this node has not heard of may be new, and one that it
+    /// knows from before it started may be gone.
     async fn permission(
         &self,
         number: PermissionNumber,
         deadline: Instant,
     ) -> Result<Arc<Permission>, Failure> {
         let known = || self.node.directory().current().state().permission(number).cloned();
-        if let Some(permission) = known() {
+        if self.node.is_caught_up()
+            && let Some(permission) = known()
+        {
             return Ok(permission);
         }
         self.node.catalog_barrier(deadline).await?;

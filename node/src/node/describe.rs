@@ -25,6 +25,7 @@ impl Node {
         vec![
             ("catalog has a leader", led),
             ("node is registered", registered && state.cluster().is_some()),
+            ("catalog is caught up", self.is_caught_up()),
             ("replicas are running", replicas),
             ("clocks agree", self.inner.clock.now().is_sure()),
             ("not draining", !self.inner.draining.load(Ordering::SeqCst)),

@@ -1,6 +1,7 @@
 //! Following the catalog: replicas start and stop as it says, and it learns where this node is.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -196,7 +197,8 @@ impl Node {
         self.inner.storage.executor.run(remove).await
     }
 
-    /// Makes the cluster know this node as it is, and gives a new cluster its identity.
+    /// Makes the cluster know this node as it is, and gives a new cluster its identity; then this node
+    /// learns what was decided while it was away.
     pub(super) async fn run_announcements(&self) {
         loop {
             let directory = self.inner.directory.current();
@@ -207,7 +209,8 @@ impl Node {
                     && record.peer == self.peer_address()
             });
             if known && state.cluster().is_some() {
-                tokio::time::sleep(ANNOUNCE_EVERY).await;
+                let pause = if self.catch_up().await { ANNOUNCE_EVERY } else { LOOK_EVERY };
+                tokio::time::sleep(pause).await;
                 continue;
             }
             if state.cluster().is_none() {
@@ -217,6 +220,17 @@ impl Node {
             self.announce(self.registration()).await;
             tokio::time::sleep(LOOK_EVERY).await;
         }
+    }
+
+    /// Waits once for everything the catalog holds; false if that is still to come.
+    async fn catch_up(&self) -> bool {
+        if self.is_caught_up() {
+            return true;
+        }
+        let deadline = clock::monotonic() + ANNOUNCE_DEADLINE;
+        let caught_up = self.catalog_barrier(deadline).await.is_ok();
+        self.inner.is_caught_up.store(caught_up, Ordering::Relaxed);
+        caught_up
     }
 
     fn peer_address(&self) -> &str {

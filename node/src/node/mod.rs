@@ -13,7 +13,7 @@ mod stop;
 pub(crate) use start::StartupError;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
@@ -65,6 +65,8 @@ struct Inner {
     /// Who led when we last heard.
     leaders: Mutex<BTreeMap<GroupId, NodeId>>,
     data: Mutex<DataDirectory>,
+    /// True once this node has learnt what the catalog decided before it started.
+    is_caught_up: AtomicBool,
     draining: AtomicBool,
     /// Where clients reach this node.
     url: String,
@@ -84,6 +86,11 @@ impl Node {
     /// The catalog at hand.
     pub(crate) fn directory(&self) -> &Directory {
         &self.inner.directory
+    }
+
+    /// True once the catalog at hand holds what was decided while this node was away.
+    pub(crate) fn is_caught_up(&self) -> bool {
+        self.inner.is_caught_up.load(Ordering::Relaxed)
     }
 
     /// The catalog's group.

@@ -414,6 +414,7 @@ impl Node {
             context,
             leaders: Mutex::default(),
             data: Mutex::new(data),
+            is_caught_up: AtomicBool::new(false),
             draining: AtomicBool::new(false),
             url,
         };
