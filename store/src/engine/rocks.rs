@@ -4,6 +4,7 @@
 //! exact prefix of the batches; the Raft log replays the rest. Nothing here runs on async workers
 //! for long: callers hand scans and applies to threads that may block.
 
+use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,6 +13,7 @@ use rocksdb::{
     DBRawIteratorWithThreadMode, ErrorKind, FlushOptions, Options, ReadOptions, SliceTransform,
     SnapshotWithThreadMode, WriteBatch, WriteOptions,
 };
+use rustix::process::{Pid, setpriority_process};
 use self_cell::self_cell;
 
 use super::{
@@ -44,6 +46,11 @@ const FLUSHES_PER_COMPACTION: i32 = 8;
 /// if they are large.
 const MEMTABLE_FILTER_RATIO: f64 = 0.01;
 
+/// What RocksDB calls its threads begins like this.
+const BACKGROUND_THREADS: &str = "rocksdb:";
+/// On Linux a thread gets a third of the time of one of niceness 0.
+const BACKGROUND_NICENESS: i32 = 5;
+
 /// Bytes of the item number at the end of each index entry.
 const NUMBER_BYTES: usize = size_of::<ItemNumber>();
 
@@ -74,6 +81,7 @@ impl RocksEngine {
         });
         let db = DB::open_cf_descriptors(&database_options(options), directory, families);
         let db = db.map_err(fault)?;
+        make_background_nice();
         Ok(Self { database: Arc::new(Database { db, on_damage }) })
     }
 }
@@ -153,6 +161,25 @@ fn ends_with_number(table: Table) -> bool {
 /// What all entries of one value begin with: files that have none of them are passed over unread.
 fn without_number(key: &[u8]) -> &[u8] {
     &key[..key.len().saturating_sub(NUMBER_BYTES)]
+}
+
+/// Lets flushes and compactions take a third of the processor time of what answers requests, where there is
+/// not enough for both. RocksDB itself can only make them so nice that a busy machine would never flush.
+fn make_background_nice() {
+    for thread in background_threads() {
+        // One that has ended meanwhile, or is nicer than that, stays as it is.
+        let _ = setpriority_process(Some(thread), BACKGROUND_NICENESS);
+    }
+}
+
+/// RocksDB's threads in this process. They are there once a database is open.
+fn background_threads() -> impl Iterator<Item = Pid> {
+    let threads = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    threads.filter_map(|thread| {
+        let name = fs::read_to_string(thread.path().join("comm")).ok()?;
+        let id = thread.file_name().to_str()?.parse().ok().and_then(Pid::from_raw);
+        id.filter(|_| name.starts_with(BACKGROUND_THREADS))
+    })
 }
 
 fn unjournaled() -> WriteOptions {
@@ -321,3 +348,23 @@ impl RocksEngine {
 
 /// Sorts behind every key we write: no key starts with 64 bytes of FF.
 const LAST_KEY: [u8; 64] = [0xFF; 64];
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::getpriority_process;
+
+    use super::*;
+
+    #[test]
+    fn flushing_and_compacting_leave_time_to_requests() {
+        let directory = tempfile::tempdir().expect("the temporary directory is writable");
+        let open =
+            || RocksEngine::open(directory.path(), RocksOptions::default(), Box::new(|_| ()));
+        let engine = open().expect("it opens");
+        let niceness = |thread| getpriority_process(thread).expect("the thread is there");
+        let expected = BACKGROUND_NICENESS.max(niceness(None));
+        let found: Vec<_> = background_threads().map(|thread| niceness(Some(thread))).collect();
+        assert_eq!(found, [expected; 2], "one thread flushes, one compacts");
+        drop(engine);
+    }
+}
