@@ -10,7 +10,7 @@ use crate::partition::Gauges;
 use crate::requests::{NodeDescription, ReplicaDescription, Stored};
 
 impl Node {
-    /// True once this node is part of a cluster whose catalog has a leader, and runs its replicas.
+    /// What must hold before this node is sent requests: each by name, and whether it does.
     pub(crate) fn readiness(&self) -> Vec<(&'static str, bool)> {
         let directory = self.inner.directory.current();
         let state = directory.state();

@@ -229,7 +229,8 @@ impl Node {
         }
         let deadline = clock::monotonic() + ANNOUNCE_DEADLINE;
         let caught_up = self.catalog_barrier(deadline).await.is_ok();
-        self.inner.is_caught_up.store(caught_up, Ordering::Relaxed);
+        // Whoever sees this sees what was waited for.
+        self.inner.is_caught_up.store(caught_up, Ordering::Release);
         caught_up
     }
 

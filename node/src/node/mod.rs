@@ -90,7 +90,7 @@ impl Node {
 
     /// True once the catalog at hand holds what was decided while this node was away.
     pub(crate) fn is_caught_up(&self) -> bool {
-        self.inner.is_caught_up.load(Ordering::Relaxed)
+        self.inner.is_caught_up.load(Ordering::Acquire)
     }
 
     /// The catalog's group.
