@@ -336,6 +336,34 @@ async fn what_has_expired_stays_gone_over_a_leader_kill_and_a_full_restart() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_died_by_a_default_that_a_node_missed_stays_dead_when_it_comes_back() {
+    let container = Container::new("shop", "carts");
+    let mut cluster = cluster_with(&container, json!({ "defaultTtl": 1000 })).await;
+    let (client, back) = (cluster.client(1), cluster.client(3));
+    create(&client, &container, "old", None).await;
+    cluster.await_settled().await;
+    // What is flushed is there at once when it comes back; the rest, when it hears what is committed.
+    back.ask(Call::post("/admin/flush", "")).await.expect(200);
+    cluster.kill(3);
+    await_answer(&client, &container, "old", 200).await;
+    client.replace_container(&container, json!({ "defaultTtl": 1 })).await.expect(200);
+    wait::until("the item to expire", Duration::from_secs(10), async || {
+        (status(&client, &container, "old").await == 404).then_some(())
+    })
+    .await;
+    // The clocks of two nodes are a majority, while nobody leads yet who knows of the new default.
+    cluster.kill(1);
+    cluster.spawn(3);
+    let read = Call::get(container.item("old")).key(&json!("k"));
+    let read = read.header("x-ms-consistency-level", "Eventual");
+    let found = wait::until("the node that was away to answer", SWEEP_DEADLINE, async || {
+        let answer = back.send(&read).await.ok()?;
+        (!matches!(answer.status, 429 | 503)).then_some(answer.status)
+    });
+    assert_eq!(found.await, 404);
+}
+
 /// Waits for an answer other than a plea to come again, which must be `expected`.
 async fn await_answer(client: &Client, container: &Container, id: &str, expected: u16) {
     let read = Call::get(container.item(id)).key(&json!("k"));

@@ -240,8 +240,13 @@ impl Node {
         response
     }
 
-    /// The replica on this node, if the catalog counts it as one: another gets no entries any more.
+    /// The replica on this node, if the catalog counts it as one: another gets no entries any more. Before the
+    /// node knows what the catalog decided while it was away, it can tell neither that, nor by which policy
+    /// items live.
     fn member_here(&self, group: GroupId) -> Option<Arc<LocalReplica>> {
+        if !self.is_caught_up() {
+            return None;
+        }
         let directory = self.directory().current();
         let record = directory.state().partition(group)?;
         let local = self.local_partition(group)?;
