@@ -11,7 +11,7 @@ use serde_json::json;
 
 /// A large item, rewritten again and again: it fills the log's segments and leaves little state.
 const LARGE_BYTES: usize = 1_900_000;
-/// Rewrites: more than eight segments of 32 MiB, so that even those with old entries are freed.
+/// Rewrites: more than eight segments, so that even those with old entries are freed.
 const LARGE_WRITES: usize = 170;
 /// Writes after the large ones: more than the 2000 entries a log keeps behind its last flush.
 const SMALL_WRITES: u64 = 2600;

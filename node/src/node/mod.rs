@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
-use ephemeris_raft::{Group, ProposeError, Storage};
+use ephemeris_raft::{Group, ProposeError, Storage, wait_aligned};
 use ephemeris_store::catalog::{
     Catalog, CatalogCommand, CatalogOutcome, CatalogProposal, ClusterId,
 };
@@ -33,10 +33,14 @@ use crate::placement::Directory;
 use crate::supervisor::{self, Tasks};
 use crate::transport::{LocalIdentity, PeerTransport};
 
-/// How often the engine is flushed, so that the log can be purged.
+/// The engine is flushed at least this often, so that the log can be purged.
 const FLUSH_EVERY: Duration = Duration::from_secs(30);
-/// More segments than this flush the engine at once.
+/// So many segments of the log, or this part of the write buffer in use, flush the engine at once. It would
+/// flush itself when the buffer is full, but then nobody would know how far the log may go.
 const FLUSH_SEGMENTS: u64 = 6;
+const FLUSH_FILLED: (u64, u64) = (3, 4);
+/// How often the node looks whether it is time.
+const FLUSH_LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// A running node. Clones share it.
 #[derive(Clone)]
@@ -219,14 +223,21 @@ impl Node {
     pub(super) async fn run_flushes(&self) {
         let mut flushed_at = clock::monotonic();
         loop {
-            tokio::time::sleep(Duration::from_secs(1)).await;
-            let segments = self.inner.storage.wal.stats().segments;
-            if flushed_at.elapsed() < FLUSH_EVERY && segments < FLUSH_SEGMENTS {
-                continue;
+            wait_aligned(FLUSH_LOOK_EVERY).await;
+            if flushed_at.elapsed() >= FLUSH_EVERY || self.must_flush() {
+                self.flush().await;
+                flushed_at = clock::monotonic();
             }
-            self.flush().await;
-            flushed_at = clock::monotonic();
         }
+    }
+
+    /// True if there is too much that stands in the log alone.
+    fn must_flush(&self) -> bool {
+        let Storage { engine, wal, .. } = &self.inner.storage;
+        let (part, whole) = FLUSH_FILLED;
+        let buffer_bytes = self.inner.config.write_buffer_bytes as u64;
+        wal.stats().segments >= FLUSH_SEGMENTS
+            || engine.usage().unflushed_bytes >= buffer_bytes / whole * part
     }
 
     /// Makes everything applied so far durable in the engine.

@@ -48,7 +48,7 @@ pub struct WalOptions {
 
 impl Default for WalOptions {
     fn default() -> Self {
-        Self { segment_bytes: 32 << 20, cache_bytes: 8 << 20, segments_max: 8 }
+        Self { segment_bytes: 16 << 20, cache_bytes: 8 << 20, segments_max: 8 }
     }
 }
 

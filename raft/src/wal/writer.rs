@@ -18,8 +18,8 @@ use crate::types::{LogEntry, Vote};
 
 /// A batch is closed once it has reached this size.
 const BATCH_BYTES_TARGET: usize = 4 << 20;
-/// Recycled files kept for later segments.
-const SPARES_MAX: usize = 2;
+/// Recycled files kept for later segments: about as many as a flush of the state machines lets go.
+const SPARES_MAX: usize = 4;
 /// Entries are moved out of the oldest segment only if they fill less than this part of it;
 /// otherwise a flush of the state machines will soon let them go.
 const MOVED_FRACTION: u64 = 8;

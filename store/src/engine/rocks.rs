@@ -27,7 +27,8 @@ use crate::keycode::prefix_end;
 pub struct RocksOptions {
     /// Cache of uncompressed blocks, in bytes.
     pub block_cache_bytes: usize,
-    /// All write buffers together, in bytes; reaching it starts a flush.
+    /// What all tables together may hold before it is flushed, in bytes, as long as somebody does; the engine
+    /// itself flushes at twice as much, or when one table holds so much.
     pub write_buffer_bytes: usize,
 }
 
@@ -113,7 +114,7 @@ fn database_options(options: RocksOptions) -> Options {
     database.create_missing_column_families(true);
     // Without this the column families would survive a crash at different points of history.
     database.set_atomic_flush(true);
-    database.set_db_write_buffer_size(options.write_buffer_bytes);
+    database.set_db_write_buffer_size(2 * options.write_buffer_bytes);
     database.set_max_background_jobs(2);
     database.set_bytes_per_sync(1 << 20);
     database.set_keep_log_file_num(4);
@@ -134,7 +135,7 @@ fn table_options(cache: &Cache, options: RocksOptions, table: Table) -> Options 
     blocks.set_format_version(5);
     let mut family = Options::default();
     family.set_block_based_table_factory(&blocks);
-    family.set_write_buffer_size(options.write_buffer_bytes / 2);
+    family.set_write_buffer_size(options.write_buffer_bytes);
     family.set_level_zero_file_num_compaction_trigger(FLUSHES_PER_COMPACTION);
     // What was just flushed is soon compacted: compressing it would be work for little.
     family.set_compression_per_level(&[DBCompressionType::None, DBCompressionType::Lz4]);
