@@ -47,10 +47,10 @@ const FLUSHES_PER_COMPACTION: i32 = 8;
 /// if they are large.
 const MEMTABLE_FILTER_RATIO: f64 = 0.01;
 
-/// What RocksDB calls its threads begins like this.
-const BACKGROUND_THREADS: &str = "rocksdb:";
-/// On Linux a thread gets a third of the time of one of niceness 0.
-const BACKGROUND_NICENESS: i32 = 5;
+/// What RocksDB calls threads that flush and threads that compact, and how nice they are. On Linux they get a
+/// third and a ninth of the time of one of niceness 0: writes wait for flushes soon, for compactions only once
+/// there are many files.
+const BACKGROUND_THREADS: [(&str, i32); 2] = [("rocksdb:high", 5), ("rocksdb:low", 10)];
 
 /// Bytes of the item number at the end of each index entry.
 const NUMBER_BYTES: usize = size_of::<ItemNumber>();
@@ -164,22 +164,24 @@ fn without_number(key: &[u8]) -> &[u8] {
     &key[..key.len().saturating_sub(NUMBER_BYTES)]
 }
 
-/// Lets flushes and compactions take a third of the processor time of what answers requests, where there is
-/// not enough for both. RocksDB itself can only make them so nice that a busy machine would never flush.
+/// Lets flushes and compactions leave processor time to what answers requests, where there is not enough for
+/// both. RocksDB itself can only make them so nice that a busy machine would never flush.
 fn make_background_nice() {
-    for thread in background_threads() {
+    for (thread, niceness) in background_threads() {
         // One that has ended meanwhile, or is nicer than that, stays as it is.
-        let _ = setpriority_process(Some(thread), BACKGROUND_NICENESS);
+        let _ = setpriority_process(Some(thread), niceness);
     }
 }
 
-/// RocksDB's threads in this process. They are there once a database is open.
-fn background_threads() -> impl Iterator<Item = Pid> {
+/// RocksDB's threads in this process, and how nice they should be. They are there once a database is open.
+fn background_threads() -> impl Iterator<Item = (Pid, i32)> {
     let threads = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     threads.filter_map(|thread| {
         let name = fs::read_to_string(thread.path().join("comm")).ok()?;
-        let id = thread.file_name().to_str()?.parse().ok().and_then(Pid::from_raw);
-        id.filter(|_| name.starts_with(BACKGROUND_THREADS))
+        let mut known = BACKGROUND_THREADS.into_iter();
+        let (_, niceness) = known.find(|(known, _)| name.starts_with(known))?;
+        let id = thread.file_name().to_str()?.parse().ok().and_then(Pid::from_raw)?;
+        Some((id, niceness))
     })
 }
 
@@ -363,9 +365,11 @@ mod tests {
             || RocksEngine::open(directory.path(), RocksOptions::default(), Box::new(|_| ()));
         let engine = open().expect("it opens");
         let niceness = |thread| getpriority_process(thread).expect("the thread is there");
-        let expected = BACKGROUND_NICENESS.max(niceness(None));
-        let found: Vec<_> = background_threads().map(|thread| niceness(Some(thread))).collect();
-        assert_eq!(found, [expected; 2], "one thread flushes, one compacts");
+        let mut found: Vec<_> =
+            background_threads().map(|(thread, wanted)| (wanted, niceness(Some(thread)))).collect();
+        found.sort_unstable();
+        let expected = BACKGROUND_THREADS.map(|(_, wanted)| (wanted, wanted.max(niceness(None))));
+        assert_eq!(found, expected, "one thread flushes, one compacts");
         drop(engine);
     }
 }
