@@ -221,22 +221,24 @@ impl Node {
 
     /// Flushes the engine from time to time, and lets the log go up to there.
     pub(super) async fn run_flushes(&self) {
-        let mut flushed_at = clock::monotonic();
+        let (mut flushed_at, mut segments_left) = (clock::monotonic(), 0);
         loop {
             wait_aligned(FLUSH_LOOK_EVERY).await;
-            if flushed_at.elapsed() >= FLUSH_EVERY || self.must_flush() {
+            if flushed_at.elapsed() >= FLUSH_EVERY || self.must_flush(segments_left) {
                 self.flush().await;
                 flushed_at = clock::monotonic();
+                segments_left = self.inner.storage.wal.stats().segments;
             }
         }
     }
 
-    /// True if there is too much that stands in the log alone.
-    fn must_flush(&self) -> bool {
+    /// True if there is too much that stands in the log alone. Segments that the last flush has left are no
+    /// reason for another: a group that nobody writes to may need them.
+    fn must_flush(&self, segments_left: u64) -> bool {
         let Storage { engine, wal, .. } = &self.inner.storage;
         let (part, whole) = FLUSH_FILLED;
         let buffer_bytes = self.inner.config.write_buffer_bytes as u64;
-        wal.stats().segments >= FLUSH_SEGMENTS
+        wal.stats().segments >= FLUSH_SEGMENTS.max(segments_left + 1)
             || engine.usage().unflushed_bytes >= buffer_bytes / whole * part
     }
 
