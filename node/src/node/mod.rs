@@ -35,8 +35,8 @@ use crate::transport::{LocalIdentity, PeerTransport};
 
 /// The engine is flushed at least this often, so that the log can be purged.
 const FLUSH_EVERY: Duration = Duration::from_secs(30);
-/// So many segments of the log, or this part of the write buffer in use, flush the engine at once. It would
-/// flush itself when the buffer is full, but then nobody would know how far the log may go.
+/// So many segments of the log, or this part of the write buffer in use, flush the engine at once. It flushes
+/// by itself, too, a little later, but then nobody knows how far the log may go.
 const FLUSH_SEGMENTS: u64 = 6;
 const FLUSH_FILLED: (u64, u64) = (3, 4);
 /// How often the node looks whether it is time.
@@ -224,22 +224,24 @@ impl Node {
         let (mut flushed_at, mut segments_left) = (clock::monotonic(), 0);
         loop {
             wait_aligned(FLUSH_LOOK_EVERY).await;
-            if flushed_at.elapsed() >= FLUSH_EVERY || self.must_flush(segments_left) {
+            let segments = self.inner.storage.wal.stats().segments;
+            // What a flush lets go goes a little later.
+            segments_left = segments_left.min(segments);
+            if flushed_at.elapsed() >= FLUSH_EVERY || self.must_flush(segments, segments_left) {
                 self.flush().await;
-                flushed_at = clock::monotonic();
-                segments_left = self.inner.storage.wal.stats().segments;
+                (flushed_at, segments_left) = (clock::monotonic(), segments);
             }
         }
     }
 
     /// True if there is too much that stands in the log alone. Segments that the last flush has left are no
     /// reason for another: a group that nobody writes to may need them.
-    fn must_flush(&self, segments_left: u64) -> bool {
-        let Storage { engine, wal, .. } = &self.inner.storage;
+    fn must_flush(&self, segments: u64, segments_left: u64) -> bool {
         let (part, whole) = FLUSH_FILLED;
         let buffer_bytes = self.inner.config.write_buffer_bytes as u64;
-        wal.stats().segments >= FLUSH_SEGMENTS.max(segments_left + 1)
-            || engine.usage().unflushed_bytes >= buffer_bytes / whole * part
+        let unflushed_bytes = self.inner.storage.engine.usage().unflushed_bytes;
+        segments >= FLUSH_SEGMENTS.max(segments_left + 1)
+            || unflushed_bytes >= buffer_bytes / whole * part
     }
 
     /// Makes everything applied so far durable in the engine.
