@@ -118,6 +118,15 @@ impl<C: Carrier> Gathering<C> {
         drop(Runtime::spawn(self.clone().run()));
     }
 
+    /// The next batch, and whether another one starts beside it.
+    fn take(&self) -> (UnderWay<'_, C>, Vec<C::Load>, bool) {
+        let (batch, is_more) = {
+            let mut line = self.line();
+            (line.take(), line.starts())
+        };
+        (UnderWay { gathering: self, loads: Some(batch.len()) }, batch, is_more)
+    }
+
     /// Takes one batch after the other, until none starts.
     async fn run(self) {
         // Those who were answered together often ask again together: all of them have their turn first.
@@ -126,26 +135,43 @@ impl<C: Carrier> Gathering<C> {
             tokio::task::yield_now().await;
         }
         loop {
-            let (batch, is_more) = {
-                let mut line = self.line();
-                (line.take(), line.starts())
-            };
+            let (under_way, batch, is_more) = self.take();
             if is_more {
                 self.start();
             }
-            let loads = batch.len();
             let mut carrying = std::pin::pin!(self.carrier.carry(batch));
             let is_slow = tokio::time::timeout(PATIENCE, &mut carrying).await.is_err();
-            let starts = self.line().ends(loads);
             if is_slow {
-                if starts {
-                    self.start();
-                }
+                drop(under_way);
                 return carrying.await;
             }
-            if !starts {
+            if !under_way.end() {
                 return;
             }
+        }
+    }
+}
+
+/// A batch that counts as under way until this is dropped: also by a panic, or nobody would go any more.
+struct UnderWay<'g, C: Carrier> {
+    gathering: &'g Gathering<C>,
+    /// How much it carries; none once it counts no longer.
+    loads: Option<usize>,
+}
+
+impl<C: Carrier> UnderWay<'_, C> {
+    /// The batch counts no longer; true if the caller takes the next one.
+    fn end(mut self) -> bool {
+        self.loads.take().is_some_and(|loads| self.gathering.line().ends(loads))
+    }
+}
+
+impl<C: Carrier> Drop for UnderWay<'_, C> {
+    fn drop(&mut self) {
+        if let Some(loads) = self.loads.take()
+            && self.gathering.line().ends(loads)
+        {
+            self.gathering.start();
         }
     }
 }
@@ -158,6 +184,9 @@ mod tests {
 
     /// What one ferry carries.
     const LOADS_MAX: usize = 2;
+
+    /// With this aboard a ferry sinks.
+    const LEAD: u32 = u32::MAX;
 
     /// Keeps batches under way until it is let go on.
     struct Ferry<const PLACES: usize> {
@@ -175,7 +204,9 @@ mod tests {
         }
 
         async fn carry(&self, batch: Vec<u32>) {
+            let sinks = batch.contains(&LEAD);
             self.taken.lock().unwrap().push(batch);
+            assert!(!sinks, "a ferry sinks");
             self.passes.acquire().await.unwrap().forget();
         }
     }
@@ -222,6 +253,21 @@ mod tests {
         world.passes.add_permits(2);
         world.gathering.add(3);
         assert_eq!(world.await_batches(3).await, [[1], [2], [3]]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_batch_that_panics_holds_nobody_back() {
+        let world = World::<1>::new();
+        world.passes.add_permits(1);
+        for load in [LEAD, 1, 2] {
+            world.gathering.add(load);
+        }
+        assert_eq!(world.await_batches(2).await, [vec![LEAD, 1], vec![2]], "what waited goes next");
+        world.gathering.add(LEAD);
+        world.await_batches(3).await;
+        world.passes.add_permits(1);
+        world.gathering.add(3);
+        assert_eq!(world.await_batches(4).await[3], [3]);
     }
 
     #[tokio::test(start_paused = true)]
