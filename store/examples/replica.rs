@@ -14,7 +14,9 @@ use std::thread;
 use std::time::Duration;
 
 use ephemeris_store::codec;
-use ephemeris_store::command::{Action, Command, CommandEffect, ItemWrite, Precondition, Proposal};
+use ephemeris_store::command::{
+    Action, Command, CommandEffect, ItemWrite, Outcome, Precondition, Proposal,
+};
 use ephemeris_store::document::DocumentRules;
 use ephemeris_store::engine::{Engine, RocksEngine, RocksOptions};
 use ephemeris_store::ids::{ContainerNumber, DatabaseNumber, GroupId, ItemId};
@@ -44,8 +46,8 @@ const STORED_AT: u64 = 1000;
 const ITEMS_A_SECOND: u32 = 5000;
 /// So near that the partition clock takes it for no jump.
 const DUE: u64 = 2000;
-/// How long compactions that are under way may take before something is measured.
-const REST: Duration = Duration::from_secs(2);
+/// RocksDB rests once the process has used less than a tenth of so much time.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 fn main() {
     let items =
@@ -62,7 +64,7 @@ fn main() {
     for limit in LIMITS {
         let mut replica = Replica::new();
         replica.create(items, 256);
-        thread::sleep(REST);
+        await_rest();
         let mut removed = 0;
         let spent = Spent::during(|| removed = replica.sweep(limit));
         spent.print(&format!("sweep, {limit} items an entry"), removed);
@@ -95,6 +97,12 @@ impl Spent {
 fn micros(clock: ClockId) -> f64 {
     let time = clock_gettime(clock);
     time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
+}
+
+/// Returns when flushes and compactions that are under way have ended.
+fn await_rest() {
+    while Spent::during(|| thread::sleep(LOOK_EVERY)).all * 10.0 >= LOOK_EVERY.as_secs_f64() * 1e6 {
+    }
 }
 
 /// A partition in a directory of its own, whose items are indexed and may expire.
@@ -181,7 +189,7 @@ impl Replica {
         let mut positioned = (self.next..)
             .zip(entries)
             .map(|(index, entry)| (LogId { term: 1, index }, Entry::Command(entry)));
-        let mut answer = |outcome: Option<ephemeris_store::command::Outcome>| {
+        let mut answer = |outcome: Option<Outcome>| {
             effects.extend(outcome.map(|outcome| outcome.effect));
         };
         self.partition.apply_all(&mut positioned, &mut answer).expect("the disk works");
