@@ -40,6 +40,8 @@ impl<M: Machine> Carrier for Asker<M> {
 
     const BATCHES_MAX: usize = 1;
 
+    const CROWD: usize = 8;
+
     fn fitting(readers: &[Self::Load]) -> usize {
         readers.len()
     }

@@ -2,8 +2,12 @@
 //!
 //! A message between nodes and a sync of a disk have a price of their own, whatever they carry. If every
 //! caller went by itself, most would carry one thing. So only so many batches are under way at a time, and
-//! what comes meanwhile goes together in the next one: as soon as none is under way, or as much waits as is
-//! under way. Nobody waits for a clock.
+//! what comes meanwhile goes together in the next one: as soon as none is under way, or a crowd waits that
+//! is as large as what is under way.
+//!
+//! Callers that were answered together often ask again together. So a batch of less than a crowd waits for
+//! those whom the last one answered: their turn, and where batches take longer than timers tick, as on a
+//! busy machine, a part of what the last one took. Whoever is alone waits for nobody.
 //!
 //! A batch that takes long, because a disk is slow or the leader cannot reach the others, holds nobody back:
 //! what comes then goes its own way, and learns by itself what there is to learn.
@@ -13,11 +17,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use openraft::AsyncRuntime as _;
+use tokio::sync::Notify;
 
+use crate::clock;
 use crate::runtime::Runtime;
 
 /// How long a batch counts as under way: a few times what it takes where disks and network do well.
 const PATIENCE: Duration = Duration::from_millis(20);
+
+/// How long a batch waits for company at most, and no longer than half of what the last one took.
+const COMPANY_PATIENCE: Duration = Duration::from_millis(5);
+
+/// Timers tick this often: whoever sets one for less sleeps longer than meant.
+const TICK: Duration = Duration::from_millis(1);
 
 /// Takes batches where they go.
 pub(crate) trait Carrier: Send + Sync + 'static {
@@ -26,6 +38,9 @@ pub(crate) trait Carrier: Send + Sync + 'static {
 
     /// Batches under way at a time.
     const BATCHES_MAX: usize;
+
+    /// So many share the price of a batch well: it waits for nobody, and another may go beside it.
+    const CROWD: usize;
 
     /// How many of these the next batch takes, in their order: at least one.
     fn fitting(loads: &[Self::Load]) -> usize;
@@ -38,11 +53,17 @@ pub(crate) trait Carrier: Send + Sync + 'static {
 pub(crate) struct Gathering<C: Carrier> {
     carrier: Arc<C>,
     line: Arc<Mutex<Line<C>>>,
+    /// Told when all have come for whom a batch waits.
+    all_here: Arc<Notify>,
 }
 
 impl<C: Carrier> Clone for Gathering<C> {
     fn clone(&self) -> Self {
-        Self { carrier: self.carrier.clone(), line: self.line.clone() }
+        Self {
+            carrier: self.carrier.clone(),
+            line: self.line.clone(),
+            all_here: self.all_here.clone(),
+        }
     }
 }
 
@@ -54,34 +75,47 @@ struct Line<C: Carrier> {
     loads: usize,
     /// True if one of them has not yet taken what waits.
     is_forming: bool,
-    /// True if the last one carried more than one load.
-    has_company: bool,
+    /// True if there was more than the last one could take.
+    is_full: bool,
+    /// How many are to be expected: who waited when a batch ended, and whom it answered.
+    expected: usize,
+    /// How long the next batch waits for them.
+    patience: Duration,
 }
 
 impl<C: Carrier> Line<C> {
     /// True if a batch starts: it counts as under way, and takes what waits when it runs.
     fn starts(&mut self) -> bool {
-        let is_worth_it = !self.waiting.is_empty() && self.waiting.len() >= self.loads;
+        let crowd = if self.loads == 0 || self.is_full { 1 } else { C::CROWD };
+        let is_worth_it = self.waiting.len() >= self.loads.max(crowd);
         let starts = is_worth_it && !self.is_forming && self.batches < C::BATCHES_MAX;
         self.batches += usize::from(starts);
         self.is_forming |= starts;
         starts
     }
 
+    /// How many the batch that forms still waits for.
+    fn missing(&self) -> usize {
+        self.expected.min(C::CROWD).saturating_sub(self.waiting.len())
+    }
+
     /// What the batch that has started carries.
     fn take(&mut self) -> Vec<C::Load> {
         let rest = self.waiting.split_off(C::fitting(&self.waiting));
+        self.is_full = !rest.is_empty();
         let batch = std::mem::replace(&mut self.waiting, rest);
         self.loads += batch.len();
         self.is_forming = false;
-        self.has_company = batch.len() > 1;
         batch
     }
 
-    /// A batch that carries so much counts no longer; true if the next one starts.
-    fn ends(&mut self, loads: usize) -> bool {
+    /// A batch that carries so much counts no longer, because it was answered after some time or for
+    /// another reason; true if the next one starts.
+    fn ends(&mut self, loads: usize, answered: Option<Duration>) -> bool {
         self.batches -= 1;
         self.loads -= loads;
+        self.expected = if answered.is_some() { self.waiting.len() + loads } else { 0 };
+        self.patience = answered.map_or(Duration::ZERO, |took| (took / 2).min(COMPANY_PATIENCE));
         self.starts()
     }
 }
@@ -93,20 +127,28 @@ impl<C: Carrier> Gathering<C> {
             batches: 0,
             loads: 0,
             is_forming: false,
-            has_company: false,
+            is_full: false,
+            expected: 0,
+            patience: Duration::ZERO,
         };
-        Self { carrier: Arc::new(carrier), line: Arc::new(Mutex::new(line)) }
+        Self {
+            carrier: Arc::new(carrier),
+            line: Arc::new(Mutex::new(line)),
+            all_here: Arc::default(),
+        }
     }
 
     /// Adds a load, which a batch takes after this call.
     pub(crate) fn add(&self, load: C::Load) {
-        let starts = {
+        let (starts, are_all_here) = {
             let mut line = self.line();
             line.waiting.push(load);
-            line.starts()
+            (line.starts(), line.is_forming && line.missing() == 0)
         };
         if starts {
             self.start();
+        } else if are_all_here {
+            self.all_here.notify_one();
         }
     }
 
@@ -129,25 +171,43 @@ impl<C: Carrier> Gathering<C> {
 
     /// Takes one batch after the other, until none starts.
     async fn run(self) {
-        // Those who were answered together often ask again together: all of them have their turn first.
-        let has_company = self.line().has_company;
-        if has_company {
-            tokio::task::yield_now().await;
-        }
         loop {
+            self.await_company().await;
             let (under_way, batch, is_more) = self.take();
             if is_more {
                 self.start();
             }
+            let begun = clock::monotonic();
             let mut carrying = std::pin::pin!(self.carrier.carry(batch));
             let is_slow = tokio::time::timeout(PATIENCE, &mut carrying).await.is_err();
             if is_slow {
                 drop(under_way);
                 return carrying.await;
             }
-            if !under_way.end() {
+            if !under_way.end(begun.elapsed()) {
                 return;
             }
+        }
+    }
+
+    /// Waits for those who are to be expected.
+    async fn await_company(&self) {
+        let patience = {
+            let line = self.line();
+            if line.missing() == 0 {
+                return;
+            }
+            line.patience
+        };
+        tokio::task::yield_now().await;
+        if patience >= TICK {
+            let all_here = async {
+                while self.line().missing() > 0 {
+                    self.all_here.notified().await;
+                }
+            };
+            // If they do not come, it goes without them.
+            let _ = tokio::time::timeout(patience, all_here).await;
         }
     }
 }
@@ -160,16 +220,16 @@ struct UnderWay<'g, C: Carrier> {
 }
 
 impl<C: Carrier> UnderWay<'_, C> {
-    /// The batch counts no longer; true if the caller takes the next one.
-    fn end(mut self) -> bool {
-        self.loads.take().is_some_and(|loads| self.gathering.line().ends(loads))
+    /// The batch was answered, which took so long; true if the caller takes the next one.
+    fn end(mut self, took: Duration) -> bool {
+        self.loads.take().is_some_and(|loads| self.gathering.line().ends(loads, Some(took)))
     }
 }
 
 impl<C: Carrier> Drop for UnderWay<'_, C> {
     fn drop(&mut self) {
         if let Some(loads) = self.loads.take()
-            && self.gathering.line().ends(loads)
+            && self.gathering.line().ends(loads, None)
         {
             self.gathering.start();
         }
@@ -198,6 +258,8 @@ mod tests {
         type Load = u32;
 
         const BATCHES_MAX: usize = PLACES;
+
+        const CROWD: usize = LOADS_MAX;
 
         fn fitting(loads: &[u32]) -> usize {
             loads.len().min(LOADS_MAX)
@@ -230,6 +292,12 @@ mod tests {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
             self.taken.lock().unwrap().clone()
+        }
+
+        async fn await_end(&self) {
+            while self.gathering.line().batches > 0 {
+                tokio::time::sleep(TICK).await;
+            }
         }
     }
 
@@ -293,6 +361,61 @@ mod tests {
         assert!(before.elapsed() < PATIENCE / 4);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn less_than_a_crowd_goes_beside_nobody() {
+        let world = World::<2>::new();
+        world.gathering.add(1);
+        world.await_batches(1).await;
+        world.gathering.add(2);
+        tokio::time::sleep(PATIENCE / 4).await;
+        assert_eq!(world.await_batches(1).await, [[1]], "two would be a crowd");
+        world.passes.add_permits(1);
+        assert_eq!(world.await_batches(2).await, [[1], [2]]);
+    }
+
+    /// A batch of two that takes so long; then one of them comes again.
+    async fn answer_two_and_add_one(world: &World<1>, took: Duration) {
+        (1..=2).for_each(|load| world.gathering.add(load));
+        world.await_batches(1).await;
+        tokio::time::sleep(took).await;
+        world.passes.add_permits(1);
+        world.await_end().await;
+        world.gathering.add(3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_batch_waits_until_all_have_come_whom_the_last_one_answered() {
+        let world = World::<1>::new();
+        answer_two_and_add_one(&world, 6 * TICK).await;
+        tokio::time::sleep(TICK).await;
+        assert_eq!(world.await_batches(1).await.len(), 1, "a second one is expected");
+        let before = clock::monotonic();
+        world.gathering.add(4);
+        assert_eq!(world.await_batches(2).await[1], [3, 4]);
+        assert!(before.elapsed() <= TICK);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_batch_goes_without_those_who_do_not_come() {
+        let world = World::<1>::new();
+        answer_two_and_add_one(&world, 6 * TICK).await;
+        let before = clock::monotonic();
+        assert_eq!(world.await_batches(2).await[1], [3]);
+        assert!(
+            (3 * TICK..=5 * TICK).contains(&before.elapsed()),
+            "half of what the last one took"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_is_expected_after_a_batch_that_took_too_long() {
+        let world = World::<1>::new();
+        answer_two_and_add_one(&world, 2 * PATIENCE).await;
+        let before = clock::monotonic();
+        assert_eq!(world.await_batches(2).await[1], [3]);
+        assert!(before.elapsed() <= TICK);
+    }
+
     /// Adds a load, and another one in a task that has its turn behind the batch that starts.
     fn add_one_after_the_other(world: &World<1>, [first, second]: [u32; 2]) {
         world.gathering.add(first);
@@ -306,15 +429,10 @@ mod tests {
         world.passes.add_permits(4);
         add_one_after_the_other(&world, [1, 2]);
         assert_eq!(world.await_batches(2).await, [[1], [2]], "whoever was alone does not wait");
-        let await_end = async || {
-            while world.gathering.line().batches > 0 {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        };
-        await_end().await;
+        world.await_end().await;
         (3..=4).for_each(|load| world.gathering.add(load));
         world.await_batches(3).await;
-        await_end().await;
+        world.await_end().await;
         add_one_after_the_other(&world, [5, 6]);
         assert_eq!(world.await_batches(4).await, [vec![1], vec![2], vec![3, 4], vec![5, 6]]);
     }

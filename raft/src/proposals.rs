@@ -52,6 +52,8 @@ impl<M: Machine> Carrier for Proposer<M> {
     /// While one is on its way to the disks the other is applied and answered.
     const BATCHES_MAX: usize = 2;
 
+    const CROWD: usize = 8;
+
     fn fitting(proposals: &[Proposal]) -> usize {
         let mut bytes = 0;
         let mut fits = |proposal: &&Proposal| {

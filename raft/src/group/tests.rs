@@ -132,8 +132,7 @@ fn a_snapshot_that_counts_as_installed_is_durable() {
     });
 }
 
-/// At most two batches are under way at a time, and the rest goes together in the next one; but nobody waits for a
-/// disk that is slow.
+/// What comes while a batch is under way goes together in the next one, but nobody waits for a disk that is slow.
 #[test]
 fn what_comes_meanwhile_goes_together_and_waits_for_no_slow_disk() {
     simulate(1, async {
@@ -148,14 +147,14 @@ fn what_comes_meanwhile_goes_together_and_waits_for_no_slow_disk() {
         let logged = || group.last_logged().unwrap().index;
         let before = logged();
         let mut outcomes = Vec::new();
-        for _ in 0..10 {
+        for _ in 0..6 {
             let (group, encoded) = (group.clone(), encoded.clone());
             outcomes.push(tokio::task::spawn_local(async move { group.propose(encoded).await }));
             sleep(Duration::from_millis(1)).await;
         }
-        assert_eq!(logged(), before + 2, "one each");
+        assert_eq!(logged(), before + 1, "less than a crowd waits");
         sleep(Duration::from_millis(20)).await;
-        assert_eq!(logged(), before + 10);
+        assert_eq!(logged(), before + 6);
         for outcome in outcomes {
             outcome.await.unwrap().unwrap();
         }
