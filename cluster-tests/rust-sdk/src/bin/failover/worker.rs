@@ -1,7 +1,9 @@
 //! What every worker has: a client, a logical partition of its own, and a count of its calls.
 
-use std::sync::Arc;
+use std::fmt::{self, Display, Formatter};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use anyhow::{Result, bail};
 use azure_data_cosmos::CosmosError;
@@ -17,15 +19,40 @@ use serde_json::{Value, json};
 const STATUSES_OF_FAILOVER: [u16; 7] = [404, 408, 409, 412, 429, 449, 503];
 
 /// How far a worker is, and whether it is to end.
-#[derive(Default)]
 pub(crate) struct Progress {
+    key: String,
     acknowledged: AtomicU64,
+    calls: Mutex<Calls>,
     pub(crate) ended: AtomicBool,
 }
 
+/// What calls have failed with, and when the last call ended, whatever with.
+struct Calls {
+    failures: Vec<u16>,
+    last: Instant,
+}
+
 impl Progress {
+    pub(crate) fn new(key: String) -> Self {
+        let calls = Mutex::new(Calls { failures: Vec::new(), last: Instant::now() });
+        Self { key, acknowledged: AtomicU64::new(0), calls, ended: AtomicBool::new(false) }
+    }
+
     pub(crate) fn acknowledged(&self) -> u64 {
         self.acknowledged.load(Ordering::Relaxed)
+    }
+
+    fn calls(&self) -> MutexGuard<'_, Calls> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Display for Progress {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let (key, acknowledged) = (&self.key, self.acknowledged());
+        let Calls { failures, last } = &*self.calls();
+        let ago = last.elapsed();
+        write!(f, "{key}: {acknowledged} acknowledged, failed {failures:?}, the last {ago:.1?} ago")
     }
 }
 
@@ -36,19 +63,17 @@ pub(crate) struct Worker {
     pub(crate) key: String,
     progress: Arc<Progress>,
     turn: u64,
-    failures: Vec<u16>,
 }
 
 impl Worker {
-    pub(crate) fn new(key: String, items: ContainerClient, progress: Arc<Progress>) -> Self {
-        Self { items, key, progress, turn: 0, failures: Vec::new() }
+    pub(crate) fn new(items: ContainerClient, progress: Arc<Progress>) -> Self {
+        Self { items, key: progress.key.clone(), progress, turn: 0 }
     }
 
     /// The number of the next turn, until it is time to judge.
     pub(crate) fn next_turn(&mut self) -> Option<u64> {
         if self.progress.ended.load(Ordering::Relaxed) {
-            let acknowledged = self.progress.acknowledged();
-            println!("{}: {acknowledged} acknowledged, failed {:?}", self.key, self.failures);
+            println!("{}", self.progress);
             return None;
         }
         self.turn += 1;
@@ -57,7 +82,9 @@ impl Worker {
 
     /// The answer of a call that was acknowledged. Whether one that failed was carried out, nobody
     /// knows: the SDK repeats calls by itself.
-    pub(crate) fn note<T>(&mut self, call: Result<T, CosmosError>) -> Result<Option<T>> {
+    pub(crate) fn note<T>(&self, call: Result<T, CosmosError>) -> Result<Option<T>> {
+        let mut calls = self.progress.calls();
+        calls.last = Instant::now();
         match call {
             Ok(answer) => {
                 self.progress.acknowledged.fetch_add(1, Ordering::Relaxed);
@@ -68,7 +95,7 @@ impl Worker {
                 if !STATUSES_OF_FAILOVER.contains(&status) {
                     bail!("an answer that no failover explains: {error}");
                 }
-                self.failures.push(status);
+                calls.failures.push(status);
                 Ok(None)
             }
         }
