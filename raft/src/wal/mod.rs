@@ -113,8 +113,27 @@ struct Inner {
 
 struct Segment {
     file: Arc<dyn DiskFile>,
-    /// Entries in it that are still needed.
+    /// Entries in it that are still needed, and what they take of it.
     live: u64,
+    live_bytes: u64,
+}
+
+impl Segment {
+    fn new(file: Arc<dyn DiskFile>) -> Self {
+        Self { file, live: 0, live_bytes: 0 }
+    }
+
+    fn hold(&mut self, location: Location) {
+        self.live += 1;
+        self.live_bytes += u64::from(location.bytes);
+    }
+
+    fn release(&mut self, location: Location) {
+        let live = self.live.checked_sub(1);
+        let live_bytes = self.live_bytes.checked_sub(location.bytes.into());
+        self.live = live.expect("live entries are counted");
+        self.live_bytes = live_bytes.expect("so is what they take");
+    }
 }
 
 /// What the log did so far, and what it holds.
@@ -379,7 +398,7 @@ impl Inner {
     fn release(&mut self, locations: impl IntoIterator<Item = Location>) {
         for location in locations {
             if let Some(segment) = self.segments.get_mut(&location.segment) {
-                segment.live = segment.live.checked_sub(1).expect("live entries are counted");
+                segment.release(location);
             }
         }
     }

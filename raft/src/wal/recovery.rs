@@ -108,7 +108,7 @@ pub(super) fn recover(disk: &dyn Disk) -> Result<Recovered, WalError> {
             break;
         };
         end = Some(found);
-        segments.insert(number, Segment { file, live: 0 });
+        segments.insert(number, Segment::new(file));
     }
     if let Some(end) = &end {
         end.make_durable(disk)?;
@@ -371,7 +371,7 @@ fn build_index(
             expected = id.index + 1;
             index.push(group, Slot { id, bytes, cached: None, location: Some(location) });
             let segment = segments.get_mut(&location.segment);
-            segment.expect("entries were read from known segments").live += 1;
+            segment.expect("entries were read from known segments").hold(location);
         }
     }
     Ok(index)

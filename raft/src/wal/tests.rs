@@ -565,5 +565,17 @@ proptest! {
                 prop_assert_eq!(found, state.term);
             }
         }
+        // What comes before a vote is done once that is durable.
+        log.vote(GroupId(9), u64::MAX);
+        assert_live_entries_are_counted(&log.wal);
+    }
+}
+
+fn assert_live_entries_are_counted(wal: &Wal) {
+    let inner = wal.shared.lock();
+    for (number, segment) in &inner.segments {
+        let held = inner.index.entries_in(*number);
+        let bytes: u64 = held.iter().map(|(.., location)| u64::from(location.bytes)).sum();
+        assert_eq!((segment.live, segment.live_bytes), (held.len() as u64, bytes), "{number}");
     }
 }

@@ -281,7 +281,8 @@ impl Writer {
             if let Some(slot) = inner.index.slot_mut(group, id) {
                 let before = slot.location.replace(location);
                 inner.release(before);
-                inner.segments.get_mut(&segment).expect("the current segment is known").live += 1;
+                let segment = inner.segments.get_mut(&segment);
+                segment.expect("the current segment is known").hold(location);
             }
         }
         inner.release(self.freed.drain(..));
@@ -322,7 +323,7 @@ impl Writer {
         disk.sync_directory()?;
         let capacity = file.length()?;
         let mut inner = self.shared.lock();
-        inner.segments.insert(number, Segment { file: file.clone(), live: 0 });
+        inner.segments.insert(number, Segment::new(file.clone()));
         drop(inner);
         self.position.current = Some((number, file, SEGMENT_HEADER_BYTES as u64, capacity));
         Ok(())
@@ -349,18 +350,15 @@ impl Writer {
     fn move_laggards(&mut self) -> io::Result<()> {
         let laggards = {
             let inner = self.shared.lock();
-            let oldest = inner.segments.first_key_value().map(|(number, _)| *number);
-            match oldest {
-                Some(oldest) if inner.segments.len() > self.shared.options.segments_max => {
-                    inner.entries_in(oldest)
-                }
-                Some(_) | None => return Ok(()),
+            let Some((&oldest, segment)) = inner.segments.first_key_value() else { return Ok(()) };
+            let is_needed = inner.segments.len() > self.shared.options.segments_max;
+            let few = 1..=self.shared.options.segment_bytes / MOVED_FRACTION;
+            // To look them up takes long where there are many: not before they are few.
+            if !is_needed || !few.contains(&segment.live_bytes) {
+                return Ok(());
             }
+            inner.entries_in(oldest)
         };
-        let bytes: u64 = laggards.iter().map(|(.., location)| u64::from(location.bytes)).sum();
-        if laggards.is_empty() || bytes > self.shared.options.segment_bytes / MOVED_FRACTION {
-            return Ok(());
-        }
         info!(entries = laggards.len(), "moving entries out of the oldest log segment");
         for (group, id, file, location) in laggards {
             if self.batch.bytes() >= BATCH_BYTES_TARGET {
