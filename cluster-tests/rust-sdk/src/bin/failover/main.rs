@@ -27,8 +27,8 @@ use crate::worker::{Progress, Worker};
 
 /// Calls of each worker that must be acknowledged in each phase.
 const CALLS: u64 = 10;
-/// What a phase may take: the SDK gives up a request that concerns a container after 65 s, and through a dead
-/// node each new container takes it 3 to 4 s.
+/// What a phase may take: the SDK gives up a request that concerns a container after 65 s, and while a node is
+/// dead each new container takes one of the workers 3 to 4 s.
 const PHASE_MAX: Duration = Duration::from_mins(2);
 
 #[tokio::main]
