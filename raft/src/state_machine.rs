@@ -31,6 +31,9 @@ use openraft::vote::leader_id_std::CommittedLeaderId;
 /// Entries applied by one visit to a blocking thread.
 const APPLY_ENTRIES_MAX: usize = 256;
 
+/// So few entries that are brief each are brief together.
+const BRIEF_ENTRIES_MAX: usize = 8;
+
 /// What a snapshot is to openraft.
 #[derive(Clone, Debug)]
 pub(crate) enum SnapshotData {
@@ -79,14 +82,22 @@ impl<M: Machine> StateMachine<M> {
         Self { machine, storage, snapshots, durable }
     }
 
-    /// Changes the machine. A panic, which is a broken invariant, becomes an error like a fault:
-    /// openraft stops the replica for an error, and would not notice a panic.
-    async fn run(&self, work: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
-        let guarded = move || {
-            let done = catch_unwind(AssertUnwindSafe(work));
-            done.unwrap_or_else(|panic| Err(io::Error::other(describe_panic(&*panic))))
+    /// True if entries are applied so fast that it is not worth another thread.
+    fn is_brief(&self, batch: &[(LogEntry, Waiting)]) -> bool {
+        let is_brief = |(entry, _): &(LogEntry, Waiting)| match &entry.payload {
+            Payload::Command(command) => self.machine.is_brief(command),
+            Payload::Blank | Payload::Membership(_) => false,
         };
-        self.storage.executor.run(guarded).await
+        batch.len() <= BRIEF_ENTRIES_MAX && batch.iter().all(is_brief)
+    }
+}
+
+/// Work that changes a machine. A panic, which is a broken invariant, becomes an error like a fault:
+/// openraft stops the replica for an error, and would not notice a panic.
+fn guarded(work: impl FnOnce() -> io::Result<()>) -> impl FnOnce() -> io::Result<()> {
+    move || {
+        let done = catch_unwind(AssertUnwindSafe(work));
+        done.unwrap_or_else(|panic| Err(io::Error::other(describe_panic(&*panic))))
     }
 }
 
@@ -159,8 +170,10 @@ impl<M: Machine> RaftStateMachine<TypeConfig> for StateMachine<M> {
                 .into_iter()
                 .map(|entry| entry.map(|(entry, waiting)| (from_raft_entry(entry), waiting)))
                 .collect::<Result<Vec<_>, _>>()?;
-            let machine = self.machine.clone();
-            self.run(move || apply_batch(&*machine, batch)).await?;
+            let (machine, executor) = (self.machine.clone(), self.storage.executor);
+            let is_brief = self.is_brief(&batch);
+            let apply = guarded(move || apply_batch(&*machine, batch));
+            if is_brief { executor.run_brief(apply).await } else { executor.run(apply).await }?;
         }
         Ok(())
     }
@@ -180,7 +193,7 @@ impl<M: Machine> RaftStateMachine<TypeConfig> for StateMachine<M> {
                 let machine = self.machine.clone();
                 let (engine, snapshots) = (self.storage.engine.clone(), self.snapshots.clone());
                 let install = move || snapshots.install(&engine, &*machine, &name);
-                self.run(install).await?;
+                self.storage.executor.run(guarded(install)).await?;
                 self.durable.set(self.machine.progress());
                 Ok(())
             }

@@ -1,8 +1,10 @@
 //! What all groups of a node share: engine, log, snapshot files, and threads that may block.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ephemeris_store::engine::{Engine, Fault};
+use tokio::runtime::Handle;
 
 use crate::disk::Disk;
 use crate::wal::Wal;
@@ -41,6 +43,38 @@ impl Executor {
             },
         }
     }
+
+    /// Runs `work` that should be brief: right here, which spares two threads waking each other, if the
+    /// process can do without this one should it take long after all.
+    pub async fn run_brief<T: Send + 'static>(
+        self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
+        if self == Executor::Threads
+            && let Some(_turn) = BriefTurn::take()
+        {
+            return work();
+        }
+        self.run(work).await
+    }
+}
+
+/// One worker of the process at a time runs brief work; if the disk makes it wait, the others go on.
+struct BriefTurn;
+
+static IS_BRIEF_TURN_TAKEN: AtomicBool = AtomicBool::new(false);
+
+impl BriefTurn {
+    fn take() -> Option<Self> {
+        let is_spare = Handle::current().metrics().num_workers() > 1;
+        (is_spare && !IS_BRIEF_TURN_TAKEN.swap(true, Ordering::Acquire)).then_some(Self)
+    }
+}
+
+impl Drop for BriefTurn {
+    fn drop(&mut self) {
+        IS_BRIEF_TURN_TAKEN.store(false, Ordering::Release);
+    }
 }
 
 impl Storage {
@@ -48,5 +82,48 @@ impl Storage {
     pub async fn flush(&self) -> Result<(), Fault> {
         let engine = self.engine.clone();
         self.executor.run(move || engine.flush()).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
+    use super::*;
+
+    /// Whether brief work runs on the thread of the task that asks for it.
+    async fn runs_here(work: impl FnOnce() + Send + 'static) -> bool {
+        let asks = async {
+            let here = thread::current().id();
+            let runs = move || {
+                work();
+                thread::current().id()
+            };
+            Executor::Threads.run_brief(runs).await == here
+        };
+        tokio::spawn(asks).await.expect("it does not panic")
+    }
+
+    #[test]
+    fn one_worker_of_several_at_a_time_runs_brief_work() {
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let alone = runtime.worker_threads(1).build().expect("threads can be made");
+        assert!(!alone.block_on(runs_here(|| ())), "who is alone goes on");
+
+        let several = runtime.worker_threads(2).build().expect("threads can be made");
+        several.block_on(async {
+            let (begin, has_begun) = tokio::sync::oneshot::channel();
+            let (end, is_over) = mpsc::channel::<()>();
+            let slow = tokio::spawn(runs_here(move || {
+                begin.send(()).expect("the test waits for it");
+                is_over.recv().expect("the test ends it");
+            }));
+            has_begun.await.expect("it begins");
+            assert!(!runs_here(|| ()).await, "the other worker goes on");
+            end.send(()).expect("it waits for it");
+            assert!(slow.await.expect("it does not panic"));
+            assert!(runs_here(|| ()).await, "the turn is given back");
+        });
     }
 }

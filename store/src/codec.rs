@@ -63,6 +63,12 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
     Ok(value)
 }
 
+/// Decodes what the encoding of a value begins with.
+pub(crate) fn decode_start<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    let rest = bytes.strip_prefix(&[VERSION])?;
+    bincode::serde::decode_from_slice(rest, config()).ok().map(|(start, _)| start)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::charge::Charge;
+use crate::codec;
 use crate::document::Document;
 use crate::ids::{Etag, Lsn};
 use crate::indexing::{IndexRules, UniqueKeys};
@@ -24,6 +25,20 @@ pub struct Proposal {
     pub vouchers: Option<Vouchers>,
     /// What to do.
     pub command: Command,
+}
+
+/// A write of one item that takes no more than this, encoded, is brief.
+const BRIEF_BYTES_MAX: usize = 4 << 10;
+
+impl Proposal {
+    /// True for the encoding of a write to one small item, by what it begins with.
+    pub fn is_brief(encoded: &[u8]) -> bool {
+        const WRITE: u32 = 0;
+
+        type Start = (ClockInterval, Option<Vouchers>, u32, u64);
+        let is_one_write = |(.., variant, writes): Start| (variant, writes) == (WRITE, 1);
+        encoded.len() <= BRIEF_BYTES_MAX && codec::decode_start(encoded).is_some_and(is_one_write)
+    }
 }
 
 /// A change of a partition.
@@ -278,4 +293,44 @@ pub enum CommandEffect {
     },
     /// The unique keys are set.
     UniqueKeysSet,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::ItemId;
+    use crate::partition_key::{KeyDefinition, KeyKind, PartitionKey};
+    use crate::ttl::TtlField;
+
+    fn is_brief(command: Command) -> bool {
+        let now = ClockInterval::default();
+        Proposal::is_brief(&codec::encode(&Proposal { now, vouchers: None, command }))
+    }
+
+    fn write(action: Action) -> ItemWrite {
+        let definition = KeyDefinition { kind: KeyKind::HashV2, paths: vec![vec!["pk".into()]] };
+        let value = PartitionKey::parse("[1]").unwrap();
+        let id = ItemId::try_from("a".to_string()).unwrap();
+        let key = ItemKey::new(&definition.place(&value), &value, &id);
+        ItemWrite { key, precondition: Precondition::None, action }
+    }
+
+    fn create(bytes: usize) -> ItemWrite {
+        let body = vec![b'x'; bytes];
+        write(Action::Create(Document { body, ttl: TtlField::Absent, indexed_values: 1 }))
+    }
+
+    #[test]
+    fn writes_of_one_small_item_are_brief_and_nothing_else_is() {
+        assert!(is_brief(Command::Write(vec![create(1024)])));
+        assert!(is_brief(Command::Write(vec![write(Action::Delete)])));
+        assert!(!is_brief(Command::Write(vec![create(BRIEF_BYTES_MAX)])));
+        assert!(!is_brief(Command::Write(vec![create(1), create(1)])));
+        assert!(!is_brief(Command::AdvanceClock));
+        let limit = NonZeroU32::MIN;
+        assert!(!is_brief(Command::SweepCleared { limit }));
+        assert!(!is_brief(Command::Sweep { limit, grace: Millis(1) }));
+        assert!(!is_brief(Command::BuildIndex { limit }));
+        assert!(!Proposal::is_brief(b""));
+    }
 }

@@ -85,6 +85,12 @@ pub trait Machine: Send + Sync + 'static {
         Ok(())
     }
 
+    /// True if applying an encoded command takes hardly longer than having another thread do it, by what
+    /// can be seen of it at once.
+    fn is_brief(&self, _command: &[u8]) -> bool {
+        false
+    }
+
     /// The rows that are this machine's state, `Table::Meta` apart.
     fn ranges(&self) -> Vec<KeyRange>;
 

@@ -2,7 +2,7 @@
 //!
 //! Its own write-ahead log is off and column families flush together, so that a crash leaves an
 //! exact prefix of the batches; the Raft log replays the rest. Nothing here runs on async workers
-//! for long: callers hand scans and applies to threads that may block.
+//! for long: callers hand scans, and applies of more than a few small writes, to threads that may block.
 
 use std::fs;
 use std::path::Path;

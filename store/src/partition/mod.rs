@@ -30,6 +30,7 @@ pub use history::{Change, ChangeRecord, Image, Retention};
 pub use read::{Fetched, PageOutcome, PartitionView};
 pub use scan::{IndexCursor, IndexEntry, ItemCursor, ItemRef};
 
+use crate::command::Proposal;
 use crate::engine::{Batch, Engine, Fault, KeyRange, Read, Table};
 use crate::ids::{ContainerNumber, GroupId, Lsn};
 use crate::indexing::{IndexState, UniqueKeys};
@@ -222,6 +223,10 @@ impl Machine for Partition {
         answer: &mut dyn FnMut(Option<Self::Outcome>),
     ) -> Result<(), Fault> {
         self.apply_entries(entries, answer)
+    }
+
+    fn is_brief(&self, command: &[u8]) -> bool {
+        Proposal::is_brief(command)
     }
 
     fn ranges(&self) -> Vec<KeyRange> {
