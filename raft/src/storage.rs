@@ -90,7 +90,10 @@ mod tests {
     use std::sync::mpsc;
     use std::thread;
 
+    use openraft::AsyncRuntime as _;
+
     use super::*;
+    use crate::runtime::Runtime;
 
     /// Whether brief work runs on the thread of the task that asks for it.
     async fn runs_here(work: impl FnOnce() + Send + 'static) -> bool {
@@ -102,7 +105,7 @@ mod tests {
             };
             Executor::Threads.run_brief(runs).await == here
         };
-        tokio::spawn(asks).await.expect("it does not panic")
+        Runtime::spawn(asks).await.expect("it does not panic")
     }
 
     #[test]
@@ -115,7 +118,7 @@ mod tests {
         several.block_on(async {
             let (begin, has_begun) = tokio::sync::oneshot::channel();
             let (end, is_over) = mpsc::channel::<()>();
-            let slow = tokio::spawn(runs_here(move || {
+            let slow = Runtime::spawn(runs_here(move || {
                 begin.send(()).expect("the test waits for it");
                 is_over.recv().expect("the test ends it");
             }));
