@@ -143,6 +143,10 @@ pub struct Stamp {
     pub number: ItemNumber,
     /// How many values the index policy included when this version was written.
     pub indexed_values: u32,
+    /// True if its index entries tell where the sweeper comes upon it: they go by themselves once it did.
+    /// So it is if the version was to expire when it was written, and is the first of its item: a later one
+    /// leaves most entries as they are, and would have to write them all.
+    pub entries_tell_place: bool,
 }
 
 /// A stored version of an item.
@@ -155,13 +159,15 @@ pub struct Item {
 }
 
 /// First byte of every stored item.
-const ITEM_VERSION: u8 = 1;
+const ITEM_VERSION: u8 = 2;
 /// Bytes before the body.
 const HEADER_BYTES: usize = 52;
 
 const TTL_INHERIT: u8 = 0;
 const TTL_NEVER: u8 = 1;
 const TTL_OWN: u8 = 2;
+/// Beside the kind of the `ttl`.
+const ENTRIES_TELL_PLACE: u8 = 0x80;
 
 fn ttl_code(ttl: ItemTtl) -> (u8, u32) {
     match ttl {
@@ -221,8 +227,10 @@ impl Stamp {
 
     /// Appends the header of a stored item.
     fn put(&self, bytes: &mut Vec<u8>) {
-        let Stamp { lsn, operation, ts, ttl, etag, number, indexed_values } = *self;
+        let Stamp { lsn, operation, ts, ttl, etag, number, indexed_values, entries_tell_place } =
+            *self;
         let (ttl_code, ttl_seconds) = ttl_code(ttl);
+        let ttl_code = if entries_tell_place { ttl_code | ENTRIES_TELL_PLACE } else { ttl_code };
         let start = bytes.len();
         bytes.push(ITEM_VERSION);
         bytes.push(ttl_code);
@@ -242,13 +250,14 @@ impl Stamp {
         }
         let ttl_code = reader.u8()?;
         let operation = reader.u16()?;
-        let ttl = ttl_from_code(ttl_code, reader.u32()?)?;
+        let entries_tell_place = ttl_code & ENTRIES_TELL_PLACE != 0;
+        let ttl = ttl_from_code(ttl_code & !ENTRIES_TELL_PLACE, reader.u32()?)?;
         let lsn = Lsn(reader.u64()?);
         let ts = Seconds(reader.u64()?);
         let etag = Etag((u128::from(reader.u64()?) << 64) | u128::from(reader.u64()?));
         let number = ItemNumber(reader.u64()?);
         let indexed_values = reader.u32()?;
-        Ok(Self { lsn, operation, ts, ttl, etag, number, indexed_values })
+        Ok(Self { lsn, operation, ts, ttl, etag, number, indexed_values, entries_tell_place })
     }
 }
 
@@ -439,6 +448,83 @@ impl OwnExpiry {
     }
 }
 
+/// Where the sweeper comes upon a version, if it expires: in the order of expiry, or in the feed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SweepPlace {
+    /// It has its own `ttl`.
+    Own(OwnExpiry),
+    /// It inherits the default.
+    Inheriting(FeedPosition),
+}
+
+const PLACE_OWN: u8 = 1;
+const PLACE_INHERITING: u8 = 2;
+
+impl SweepPlace {
+    fn of(stamp: &Stamp) -> Option<Self> {
+        match stamp.ttl {
+            ItemTtl::Never => None,
+            ItemTtl::Own(_) => OwnExpiry::of(stamp).map(SweepPlace::Own),
+            ItemTtl::Inherit => Some(SweepPlace::Inheriting(FeedPosition::of(stamp))),
+        }
+    }
+
+    /// What the index entries of a version hold: its place, if they tell it, without the item's number,
+    /// which their keys end with.
+    ///
+    /// | byte 0 | then |
+    /// |---|---|
+    /// | none | nothing: the entry goes when its item does |
+    /// | 1 | the second of its expiry |
+    /// | 2 | the operation (2 bytes), the LSN |
+    ///
+    /// Seconds and LSNs are big-endian, without the zeros they begin with.
+    pub fn in_entries_of(stamp: &Stamp) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(11);
+        match SweepPlace::of(stamp).filter(|_| stamp.entries_tell_place) {
+            None => {}
+            Some(SweepPlace::Own(expiry)) => {
+                bytes.push(PLACE_OWN);
+                put_trimmed(&mut bytes, expiry.second.0);
+            }
+            Some(SweepPlace::Inheriting(FeedPosition { lsn, operation })) => {
+                bytes.push(PLACE_INHERITING);
+                bytes.extend_from_slice(&operation.to_be_bytes());
+                put_trimmed(&mut bytes, lsn.0);
+            }
+        }
+        bytes
+    }
+
+    /// Reads what an entry of the item with this number holds; none if it tells no place.
+    pub fn in_entry(value: &[u8], number: ItemNumber) -> Result<Option<Self>, MalformedKey> {
+        Ok(match value {
+            [] => None,
+            [PLACE_OWN, second @ ..] => {
+                let second = Seconds(trimmed(second)?);
+                Some(SweepPlace::Own(OwnExpiry { second, number }))
+            }
+            [PLACE_INHERITING, high, low, lsn @ ..] => {
+                let operation = u16::from_be_bytes([*high, *low]);
+                Some(SweepPlace::Inheriting(FeedPosition { lsn: Lsn(trimmed(lsn)?), operation }))
+            }
+            _ => return Err(MalformedKey("an unknown place")),
+        })
+    }
+}
+
+fn put_trimmed(bytes: &mut Vec<u8>, number: u64) {
+    let zeros = number.leading_zeros() as usize / 8;
+    bytes.extend_from_slice(&number.to_be_bytes()[zeros..]);
+}
+
+fn trimmed(bytes: &[u8]) -> Result<u64, MalformedKey> {
+    let mut number = [0; 8];
+    let start = number.len().checked_sub(bytes.len()).ok_or(MalformedKey("a number too long"))?;
+    number[start..].copy_from_slice(bytes);
+    Ok(u64::from_be_bytes(number))
+}
+
 /// The key in `Table::Expiry` of an item with its own time to live; it leads to the item's key.
 pub fn expiry_key(group: GroupId, expiry: OwnExpiry) -> Vec<u8> {
     let mut key = Vec::with_capacity(25);
@@ -503,6 +589,7 @@ mod tests {
             etag: Etag::new(GroupId(3), Lsn(7), 2),
             number: ItemNumber::new(200, 9),
             indexed_values: 5,
+            entries_tell_place: ttl != ItemTtl::Never,
         }
     }
 
@@ -520,7 +607,7 @@ mod tests {
         let item =
             Item { stamp: stamp(ItemTtl::Own(NonZeroU32::new(9).unwrap())), body: b"{}".to_vec() };
         let golden = [
-            &[1, 2, 0, 2, 0, 0, 0, 9][..],
+            &[2, 0x82, 0, 2, 0, 0, 0, 9][..],
             &[0, 0, 0, 0, 0, 0, 0, 7],
             &[0, 0, 0, 0, 0x65, 0x53, 0xF1, 0],
             &[0, 0, 0, 0, 0, 3, 0, 2, 0, 0, 0, 0, 0, 0, 0, 7],
@@ -612,7 +699,23 @@ mod tests {
         }
 
         #[test]
+        fn entries_tell_where_their_version_is_swept(
+            lsn: u64, operation: u16, ts: u64, number: u64, own in prop::option::of(1..u32::MAX)
+        ) {
+            let ttl = own.and_then(NonZeroU32::new).map_or(ItemTtl::Inherit, ItemTtl::Own);
+            let stamp = Stamp {
+                lsn: Lsn(lsn), operation, ts: Seconds(ts), number: ItemNumber(number), ..stamp(ttl)
+            };
+            let value = SweepPlace::in_entries_of(&stamp);
+            let place = SweepPlace::in_entry(&value, stamp.number).unwrap();
+            prop_assert_eq!(place, SweepPlace::of(&stamp));
+            let silent = Stamp { entries_tell_place: false, ..stamp };
+            prop_assert!(SweepPlace::in_entries_of(&silent).is_empty());
+        }
+
+        #[test]
         fn any_bytes_are_decoded_without_panic(bytes: Vec<u8>) {
+            let _ = SweepPlace::in_entry(&bytes, ItemNumber(1));
             let _ = Item::decode(bytes.clone());
             let _ = VersionRow::decode(&bytes);
             let _ = feed_position(&bytes);

@@ -59,8 +59,12 @@ fn broken() -> Fault {
 struct BrokenCursor;
 
 impl Cursor for BrokenCursor {
-    fn next_row(&mut self) -> Result<Option<RowRef<'_>>, Fault> {
+    fn advance(&mut self) -> Result<bool, Fault> {
         Err(broken())
+    }
+
+    fn row(&self) -> RowRef<'_> {
+        panic!("it never stands at a row")
     }
 }
 

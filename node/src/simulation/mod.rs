@@ -226,6 +226,12 @@ async fn check_end_state(world: &World, alive: u64) {
             states.len() == 3 && agree && items == alive
         })
         .await;
+    // Garbage may stay until then.
+    for number in world.numbers() {
+        let host = world.host(number).expect("every node is up");
+        let node = world.node(number).expect("every node is up");
+        host.run(async move { node.flush().await }).await;
+    }
     let mut groups: BTreeMap<GroupId, Vec<Arc<LocalReplica>>> = BTreeMap::new();
     for local in world.numbers().flat_map(|number| world.replicas(number)) {
         groups.entry(local.group().group()).or_default().push(local);

@@ -8,6 +8,7 @@ use imbl::OrdMap;
 use super::{
     Batch, Change, Cursor, Direction, Engine, Fault, KeyRange, Read, Row, RowRef, Table, Usage,
 };
+use crate::partition::Garbage;
 
 type Tables = [OrdMap<Vec<u8>, Vec<u8>>; Table::ALL.len()];
 
@@ -140,7 +141,7 @@ impl Read for State {
     }
 
     fn cursor(&self, range: &KeyRange, direction: Direction) -> Box<dyn Cursor + '_> {
-        Box::new(StateCursor { rows: Box::new(self.range(range)), direction })
+        Box::new(StateCursor { rows: Box::new(self.range(range)), direction, current: None })
     }
 }
 
@@ -151,29 +152,39 @@ type TableRows<'a> = Box<dyn DoubleEndedIterator<Item = (&'a Vec<u8>, &'a Vec<u8
 struct StateCursor<'a> {
     rows: TableRows<'a>,
     direction: Direction,
+    current: Option<(&'a Vec<u8>, &'a Vec<u8>)>,
 }
 
 impl Cursor for StateCursor<'_> {
-    fn next_row(&mut self) -> Result<Option<RowRef<'_>>, Fault> {
-        let row = match self.direction {
+    fn advance(&mut self) -> Result<bool, Fault> {
+        self.current = match self.direction {
             Direction::Forward => self.rows.next(),
             Direction::Backward => self.rows.next_back(),
         };
-        Ok(row.map(|(key, value)| (key.as_slice(), value.as_slice())))
+        Ok(self.current.is_some())
+    }
+
+    fn row(&self) -> RowRef<'_> {
+        let (key, value) = self.current.expect("it stands at a row");
+        (key, value)
     }
 }
 
 /// Walks rows of its own.
 struct RowsCursor {
     rows: std::vec::IntoIter<Row>,
-    current: Row,
+    current: Option<Row>,
 }
 
 impl Cursor for RowsCursor {
-    fn next_row(&mut self) -> Result<Option<RowRef<'_>>, Fault> {
-        let Some(row) = self.rows.next() else { return Ok(None) };
-        self.current = row;
-        Ok(Some((&self.current.0, &self.current.1)))
+    fn advance(&mut self) -> Result<bool, Fault> {
+        self.current = self.rows.next();
+        Ok(self.current.is_some())
+    }
+
+    fn row(&self) -> RowRef<'_> {
+        let (key, value) = self.current.as_ref().expect("it stands at a row");
+        (key, value)
     }
 }
 
@@ -189,7 +200,7 @@ impl Read for MemoryEngine {
         if direction == Direction::Backward {
             rows.reverse();
         }
-        Box::new(RowsCursor { rows: rows.into_iter(), current: Row::default() })
+        Box::new(RowsCursor { rows: rows.into_iter(), current: None })
     }
 }
 
@@ -209,8 +220,21 @@ impl Engine for MemoryEngine {
         Arc::new(self.state())
     }
 
+    /// Drops all garbage, too.
     fn flush(&self) -> Result<(), Fault> {
         let mut shared = self.writable()?;
+        let garbage = Garbage::load(&shared.now)?;
+        if !garbage.is_empty() {
+            let index = &mut shared.now.tables[Table::Index as usize];
+            let dropped: Vec<_> = index
+                .iter()
+                .filter(|(key, value)| garbage.holds(key, value))
+                .map(|(key, _)| key.clone())
+                .collect();
+            for key in dropped {
+                index.remove(&key);
+            }
+        }
         shared.durable = shared.now.clone();
         shared.unflushed.clear();
         shared.unflushed_bytes = 0;

@@ -4,12 +4,16 @@
 //! exact prefix of the batches; the Raft log replays the rest. Nothing here runs on async workers
 //! for long: callers hand scans, and applies of more than a few small writes, to threads that may block.
 
-use std::fs;
-use std::path::Path;
-use std::sync::Arc;
+mod collector;
 
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::{fs, thread};
+
+use collector::{Age, Collector};
 use rocksdb::{
-    BlockBasedOptions, Cache, ColumnFamilyDescriptor, DB, DBCompressionType,
+    BlockBasedOptions, Cache, ColumnFamilyDescriptor, CompactOptions, DB, DBCompressionType,
     DBRawIteratorWithThreadMode, ErrorKind, FlushOptions, Options, ReadOptions, SliceTransform,
     SnapshotWithThreadMode, WriteBatch, WriteOptions,
 };
@@ -21,6 +25,7 @@ use super::{
 };
 use crate::ids::ItemNumber;
 use crate::keycode::prefix_end;
+use crate::partition::Garbage;
 
 /// How much memory the engine may take.
 #[derive(Clone, Copy, Debug)]
@@ -61,11 +66,14 @@ pub type OnDamage = Box<dyn Fn(&Fault) + Send + Sync>;
 /// A RocksDB database with one column family per table.
 pub struct RocksEngine {
     database: Arc<Database>,
+    /// Waits while the index is compacted for its garbage.
+    collecting: Mutex<Option<JoinHandle<()>>>,
 }
 
 struct Database {
     db: DB,
     on_damage: OnDamage,
+    collector: Collector,
 }
 
 impl RocksEngine {
@@ -77,13 +85,43 @@ impl RocksEngine {
         on_damage: OnDamage,
     ) -> Result<Self, Fault> {
         let cache = Cache::new_lru_cache(options.block_cache_bytes);
+        let collector = Collector::default();
         let families = Table::ALL.map(|table| {
-            ColumnFamilyDescriptor::new(table.name(), table_options(&cache, options, table))
+            let mut family = table_options(&cache, options, table);
+            if table == Table::Index {
+                family.set_compaction_filter_factory(collector.clone());
+            }
+            ColumnFamilyDescriptor::new(table.name(), family)
         });
         let db = DB::open_cf_descriptors(&database_options(options), directory, families);
         let db = db.map_err(fault)?;
         make_background_nice();
-        Ok(Self { database: Arc::new(Database { db, on_damage }) })
+        let database = Arc::new(Database { db, on_damage, collector });
+        Ok(Self { database, collecting: Mutex::new(None) })
+    }
+
+    /// Has the index compacted, in the background, unless that is under way.
+    fn collect_garbage(&self) -> Result<(), Fault> {
+        let mut collecting = self.collecting.lock().unwrap_or_else(PoisonError::into_inner);
+        if collecting.as_ref().is_some_and(|thread| !thread.is_finished()) {
+            return Ok(());
+        }
+        let database = self.database.clone();
+        let thread = thread::Builder::new().name("garbage".into());
+        let thread = thread.spawn(move || database.compact_index());
+        *collecting = Some(thread.map_err(|error| Fault::Engine(error.to_string()))?);
+        Ok(())
+    }
+}
+
+impl Drop for RocksEngine {
+    fn drop(&mut self) {
+        let collecting = self.collecting.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(thread) = collecting.take() {
+            self.database.db.cancel_all_background_work(false);
+            // It has nothing to tell.
+            let _ = thread.join();
+        }
     }
 }
 
@@ -105,6 +143,14 @@ impl Database {
 
     fn family(&self, table: Table) -> &rocksdb::ColumnFamily {
         self.db.cf_handle(table.name()).expect("every table was opened with the database")
+    }
+
+    /// Returns when all files of the index were compacted; those of other tables are, too, meanwhile.
+    fn compact_index(&self) {
+        let mut options = CompactOptions::default();
+        options.set_exclusive_manual_compaction(false);
+        let index = self.family(Table::Index);
+        self.db.compact_range_cf_opt(index, None::<&[u8]>, None::<&[u8]>, &options);
     }
 }
 
@@ -243,8 +289,10 @@ impl<'a> RocksCursor<'a> {
         let rows = rows(read_options(range, direction));
         Box::new(Self { database, rows, direction, has_begun: false })
     }
+}
 
-    fn advance(&mut self) {
+impl Cursor for RocksCursor<'_> {
+    fn advance(&mut self) -> Result<bool, Fault> {
         match (self.has_begun, self.direction) {
             (false, Direction::Forward) => self.rows.seek_to_first(),
             (false, Direction::Backward) => self.rows.seek_to_last(),
@@ -252,17 +300,15 @@ impl<'a> RocksCursor<'a> {
             (true, Direction::Backward) => self.rows.prev(),
         }
         self.has_begun = true;
-    }
-}
-
-impl Cursor for RocksCursor<'_> {
-    fn next_row(&mut self) -> Result<Option<RowRef<'_>>, Fault> {
-        self.advance();
-        let row = self.rows.item();
-        if row.is_none() {
+        let is_at_row = self.rows.valid();
+        if !is_at_row {
             self.rows.status().map_err(|error| self.database.fault(error))?;
         }
-        Ok(row)
+        Ok(is_at_row)
+    }
+
+    fn row(&self) -> RowRef<'_> {
+        self.rows.item().expect("it stands at a row")
     }
 }
 
@@ -270,8 +316,12 @@ impl Cursor for RocksCursor<'_> {
 struct NoRows;
 
 impl Cursor for NoRows {
-    fn next_row(&mut self) -> Result<Option<RowRef<'_>>, Fault> {
-        Ok(None)
+    fn advance(&mut self) -> Result<bool, Fault> {
+        Ok(false)
+    }
+
+    fn row(&self) -> RowRef<'_> {
+        panic!("it never stands at a row")
     }
 }
 
@@ -280,7 +330,7 @@ type Snapshot<'a> = SnapshotWithThreadMode<'a, DB>;
 self_cell!(
     /// The database as it was at one moment, kept alive together with the database.
     struct RocksView {
-        owner: Arc<Database>,
+        owner: (Arc<Database>, Age),
         #[covariant]
         dependent: Snapshot,
     }
@@ -288,13 +338,13 @@ self_cell!(
 
 impl Read for RocksView {
     fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
-        let database = self.borrow_owner();
+        let (database, _) = self.borrow_owner();
         let value = self.borrow_dependent().get_cf(database.family(table), key);
         value.map_err(|error| database.fault(error))
     }
 
     fn cursor(&self, range: &KeyRange, direction: Direction) -> Box<dyn Cursor + '_> {
-        let database = self.borrow_owner();
+        let (database, _) = self.borrow_owner();
         RocksCursor::boxed(database, range, direction, |options| {
             self.borrow_dependent().raw_iterator_cf_opt(database.family(range.table), options)
         })
@@ -320,15 +370,21 @@ impl Engine for RocksEngine {
     }
 
     fn view(&self) -> Arc<dyn Read> {
-        Arc::new(RocksView::new(self.database.clone(), |database| database.db.snapshot()))
+        let owner = (self.database.clone(), self.database.collector.age());
+        Arc::new(RocksView::new(owner, |(database, _)| database.db.snapshot()))
     }
 
     fn flush(&self) -> Result<(), Fault> {
+        let garbage = Garbage::load(&*self.view())?;
         let families = Table::ALL.map(|table| self.database.family(table));
         let mut options = FlushOptions::default();
         options.set_wait(true);
         let flushed = self.database.db.flush_cfs_opt(&families, &options);
-        flushed.map_err(|error| self.database.fault(error))
+        flushed.map_err(|error| self.database.fault(error))?;
+        if self.database.collector.flushed(garbage) {
+            self.collect_garbage()?;
+        }
+        Ok(())
     }
 
     fn usage(&self) -> Usage {

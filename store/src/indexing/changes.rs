@@ -1,7 +1,7 @@
 //! What becomes of index entries while a log entry is applied, gathered and written in key order.
 //!
 //! Neighbours cost an engine less than keys all over it, and a log entry may sweep thousands of items.
-//! Versions that follow one another share most of their entries: what is taken away and put back
+//! Versions that follow one another share most of their entries: what is taken away and put back as it was
 //! costs nothing.
 
 use crate::engine::{Batch, Table};
@@ -9,7 +9,7 @@ use crate::engine::{Batch, Table};
 /// Changes of entries, in the order in which they were made.
 #[derive(Debug, Default)]
 pub(crate) struct EntryChanges {
-    /// All keys, one behind the other.
+    /// All keys and values, one behind the other.
     bytes: Vec<u8>,
     changes: Vec<Change>,
 }
@@ -18,6 +18,8 @@ pub(crate) struct EntryChanges {
 struct Change {
     kind: ChangeKind,
     start: usize,
+    /// Where the key ends, and the value begins.
+    middle: usize,
     end: usize,
 }
 
@@ -31,11 +33,18 @@ pub(crate) enum ChangeKind {
 }
 
 impl EntryChanges {
-    /// Adds a change of the entry whose key is written.
-    pub(super) fn add(&mut self, kind: ChangeKind, write: impl FnOnce(&mut Vec<u8>)) {
+    /// Adds a change of the entry whose key is written, and which has this value, or had it.
+    pub(super) fn add(
+        &mut self,
+        kind: ChangeKind,
+        value: &[u8],
+        write_key: impl FnOnce(&mut Vec<u8>),
+    ) {
         let start = self.bytes.len();
-        write(&mut self.bytes);
-        self.changes.push(Change { kind, start, end: self.bytes.len() });
+        write_key(&mut self.bytes);
+        let middle = self.bytes.len();
+        self.bytes.extend_from_slice(value);
+        self.changes.push(Change { kind, start, middle, end: self.bytes.len() });
     }
 
     /// Takes back everything.
@@ -47,15 +56,21 @@ impl EntryChanges {
     /// Writes what they come to, in the order of keys.
     pub(crate) fn finish(&mut self, batch: &mut Batch) {
         let bytes = &self.bytes;
-        let key = |change: &Change| &bytes[change.start..change.end];
         // Changes of one entry keep their order.
-        self.changes.sort_by(|a, b| key(a).cmp(key(b)));
-        for changes in self.changes.chunk_by(|a, b| key(a) == key(b)) {
+        self.changes.sort_by(|a, b| a.key(bytes).cmp(b.key(bytes)));
+        for changes in self.changes.chunk_by(|a, b| a.key(bytes) == b.key(bytes)) {
             let [first, .., last] = changes else {
                 changes[0].write(bytes, batch);
                 continue;
             };
-            if first.kind == last.kind {
+            let comes_to_nothing = match (first.kind, last.kind) {
+                (ChangeKind::Put, ChangeKind::Delete) => true,
+                (ChangeKind::Delete, ChangeKind::Put) => first.value(bytes) == last.value(bytes),
+                (ChangeKind::Put, ChangeKind::Put) | (ChangeKind::Delete, ChangeKind::Delete) => {
+                    false
+                }
+            };
+            if !comes_to_nothing {
                 last.write(bytes, batch);
             }
         }
@@ -78,11 +93,18 @@ impl EntryChanges {
 }
 
 impl Change {
+    fn key(self, bytes: &[u8]) -> &[u8] {
+        &bytes[self.start..self.middle]
+    }
+
+    fn value(self, bytes: &[u8]) -> &[u8] {
+        &bytes[self.middle..self.end]
+    }
+
     fn write(self, bytes: &[u8], batch: &mut Batch) {
-        let key = &bytes[self.start..self.end];
         match self.kind {
-            ChangeKind::Put => batch.put(Table::Index, key, &[]),
-            ChangeKind::Delete => batch.delete(Table::Index, key),
+            ChangeKind::Put => batch.put(Table::Index, self.key(bytes), self.value(bytes)),
+            ChangeKind::Delete => batch.delete(Table::Index, self.key(bytes)),
         }
     }
 }
@@ -98,28 +120,31 @@ mod tests {
 
         let mut changes = EntryChanges::default();
         let made = [
-            (Put, "new"),
-            (Delete, "old"),
-            (Delete, "back"),
-            (Put, "back"),
-            (Put, "twice"),
-            (Put, "twice"),
-            (Put, "brief"),
-            (Delete, "brief"),
-            (Delete, "gone"),
-            (Put, "gone"),
-            (Delete, "gone"),
+            (Put, "new", "2"),
+            (Delete, "old", "1"),
+            (Delete, "back", "1"),
+            (Put, "back", "1"),
+            (Delete, "moved", "1"),
+            (Put, "moved", "2"),
+            (Put, "twice", "1"),
+            (Put, "twice", "2"),
+            (Put, "brief", "1"),
+            (Delete, "brief", "1"),
+            (Delete, "gone", "1"),
+            (Put, "gone", "1"),
+            (Delete, "gone", "1"),
         ];
-        for (kind, key) in made {
-            changes.add(kind, |bytes| bytes.extend_from_slice(key.as_bytes()));
+        for (kind, key, value) in made {
+            changes.add(kind, value.as_bytes(), |bytes| bytes.extend_from_slice(key.as_bytes()));
         }
         let mut batch = Batch::default();
         changes.finish(&mut batch);
         let written = [
             Written::Delete(Table::Index, b"gone"),
-            Written::Put(Table::Index, b"new", b""),
+            Written::Put(Table::Index, b"moved", b"2"),
+            Written::Put(Table::Index, b"new", b"2"),
             Written::Delete(Table::Index, b"old"),
-            Written::Put(Table::Index, b"twice", b""),
+            Written::Put(Table::Index, b"twice", b"2"),
         ];
         assert!(batch.changes().eq(written));
     }

@@ -18,8 +18,8 @@ use super::path::{self, IndexPath, Step};
 use super::rules::{IndexRules, Place};
 use super::{ChangeKind, EncodedValue, EntryChanges, hash, key};
 use crate::engine::Fault;
-use crate::ids::{ContainerNumber, ItemNumber};
-use crate::item::Stamp;
+use crate::ids::ContainerNumber;
+use crate::item::{Stamp, SweepPlace};
 use crate::json::Scalar;
 use crate::query::{ComputedProperties, Needed, Value, cells_of};
 
@@ -115,7 +115,7 @@ impl Extractor {
         generation: &[u8],
         (container, stamp, body): (ContainerNumber, &Stamp, &[u8]),
     ) -> Result<(), Fault> {
-        let mut walk = Walk::new(self, changes, kind, generation, stamp.number);
+        let mut walk = Walk::new(self, changes, kind, generation, stamp);
         walk.enter(body)?;
         walk.member(TS, Scalar::UInt(stamp.ts.0));
         if self.computed.names().next().is_some() {
@@ -142,6 +142,8 @@ struct Walk<'r> {
     /// Where the steps begin.
     steps_at: usize,
     number: [u8; 8],
+    /// What all entries of the version hold.
+    place: Vec<u8>,
     changes: &'r mut EntryChanges,
     kind: ChangeKind,
     /// Which of the listed paths were found.
@@ -155,13 +157,14 @@ impl<'r> Walk<'r> {
         changes: &'r mut EntryChanges,
         kind: ChangeKind,
         generation: &[u8],
-        number: ItemNumber,
+        stamp: &Stamp,
     ) -> Self {
         Self {
             extractor,
             key: generation.to_vec(),
             steps_at: generation.len(),
-            number: number.0.to_be_bytes(),
+            number: stamp.number.0.to_be_bytes(),
+            place: SweepPlace::in_entries_of(stamp),
             changes,
             kind,
             seen: vec![false; extractor.listed.len()],
@@ -283,7 +286,7 @@ impl<'r> Walk<'r> {
         if self.key.len() - self.steps_at >= path::PATH_BYTES_MAX {
             return;
         }
-        self.changes.add(self.kind, |key| {
+        self.changes.add(self.kind, &self.place, |key| {
             key.extend_from_slice(&self.key);
             path::put_end(key);
             put(key);
@@ -293,7 +296,7 @@ impl<'r> Walk<'r> {
 
     /// Adds an entry of a path from the root.
     fn add_at(&mut self, path: &IndexPath, values: &[u8]) {
-        self.changes.add(self.kind, |key| {
+        self.changes.add(self.kind, &self.place, |key| {
             for part in [&self.key[..self.steps_at], path.as_bytes(), values, &self.number] {
                 key.extend_from_slice(part);
             }

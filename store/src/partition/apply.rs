@@ -426,6 +426,7 @@ impl<'p> Draft<'p> {
         number: Option<ItemNumber>,
         document: &Document,
     ) -> Result<Stamp, Fault> {
+        let is_first = number.is_none();
         let number = number.unwrap_or_else(|| {
             self.state.created += 1;
             ItemNumber::new(key.slot(), self.state.created)
@@ -435,14 +436,16 @@ impl<'p> Draft<'p> {
             TtlField::Valid(ttl) => ItemTtl::from(*ttl),
             TtlField::Invalid(_) => ItemTtl::Never,
         };
+        let ts = self.state.ttl.last_ts();
         let stamp = Stamp {
             lsn: self.lsn,
             operation,
-            ts: self.state.ttl.last_ts(),
+            ts,
             ttl,
             etag: Etag::new(self.partition.spec.group, self.lsn, operation),
             number,
             indexed_values: document.indexed_values,
+            entries_tell_place: is_first && self.state.ttl.expiry(ttl, ts).is_some(),
         };
         let item = Item { stamp, body: document.body.clone() };
         if let Some(old) = stored {

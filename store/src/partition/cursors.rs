@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::PartitionSpec;
 use crate::engine::{KeyRange, Table};
-use crate::item::{FeedPosition, OwnExpiry, expiry_key, feed_key};
+use crate::item::{FeedPosition, OwnExpiry, SweepPlace, expiry_key, feed_key};
 use crate::time::Seconds;
 
 /// The two ends of what was swept; replicated.
@@ -20,6 +20,14 @@ pub(super) struct SweepCursors {
 }
 
 impl SweepCursors {
+    /// True if the version whose place this is was removed by a sweep.
+    pub(super) fn have_passed(&self, place: SweepPlace) -> bool {
+        match place {
+            SweepPlace::Own(place) => self.own.is_some_and(|passed| place <= passed),
+            SweepPlace::Inheriting(place) => self.inheriting.is_some_and(|passed| place <= passed),
+        }
+    }
+
     /// The part of the feed that was not passed.
     pub(super) fn unswept_feed(&self, spec: &PartitionSpec) -> KeyRange {
         let feed = KeyRange::prefix(Table::Feed, spec.group.0.to_be_bytes().to_vec());

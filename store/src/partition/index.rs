@@ -2,7 +2,8 @@
 //! those of unique keys.
 //!
 //! A write takes away the entries of the old version and puts those of the new one; what comes to
-//! nothing is not written (`indexing::EntryChanges`).
+//! nothing is not written (`indexing::EntryChanges`). A sweep leaves entries that tell where their items are
+//! swept (`garbage`).
 //! While a new generation is built beside the one that serves, items behind the cursor have no entries
 //! of it: the build comes to them later, and finds them as they are then.
 
@@ -14,7 +15,7 @@ use crate::charge::Charge;
 use crate::command::CommandEffect;
 use crate::engine::{Fault, Table};
 use crate::indexing::{BuildProgress, ChangeKind, IndexRules};
-use crate::item::{Item, ItemKey, Stamp};
+use crate::item::{Item, ItemKey, Stamp, VersionRow};
 use crate::ttl::PolicyEpoch;
 
 /// Bytes of bodies that one entry may walk when it builds: bounds the time of one apply, whatever size
@@ -25,15 +26,35 @@ const BUILD_BYTES_MAX: usize = 4 << 20;
 pub(super) type Version<'a> = (&'a ItemKey, &'a Stamp, &'a [u8]);
 
 impl Draft<'_> {
-    /// True if the item may have entries, so that its body must be read before it is removed.
-    pub(super) fn has_entries(&self, item: &ItemKey) -> bool {
-        !self.unique_keys.is_empty() || self.index.holding(item).next().is_some()
+    /// True if a version may have entries that do not go by themselves when it is swept, so that its body
+    /// must be read.
+    pub(super) fn has_lasting_entries(&self, version: &VersionRow) -> bool {
+        !self.unique_keys.is_empty()
+            || (!version.stamp.entries_tell_place
+                && self.index.holding(&version.item).next().is_some())
     }
 
     /// Enters a version, or takes its entries away, wherever its item has entries.
     pub(super) fn index(&mut self, kind: ChangeKind, version: Version<'_>) -> Result<(), Fault> {
-        let (key, stamp, body) = version;
         self.enter_unique(kind, version)?;
+        self.enter_generations(kind, version)
+    }
+
+    /// Takes away the entries of a version that is swept, but for those that go by themselves.
+    pub(super) fn unindex_swept(&mut self, version: Version<'_>) -> Result<(), Fault> {
+        let (_, stamp, _) = version;
+        self.enter_unique(ChangeKind::Delete, version)?;
+        if stamp.entries_tell_place {
+            return Ok(());
+        }
+        self.enter_generations(ChangeKind::Delete, version)
+    }
+
+    fn enter_generations(
+        &mut self,
+        kind: ChangeKind,
+        (key, stamp, body): Version<'_>,
+    ) -> Result<(), Fault> {
         let (spec, changes) = (&self.partition.spec, &mut self.entries);
         for generation in self.index.holding(key) {
             let prefix = generation.prefix(spec.group);

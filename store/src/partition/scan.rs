@@ -2,7 +2,8 @@
 
 use std::ops::ControlFlow;
 
-use super::PartitionView;
+use super::garbage::is_garbage;
+use super::{PartitionView, SweepCursors};
 use crate::engine::{Cursor, Direction, Fault, KeyRange, Table};
 use crate::ids::ItemNumber;
 use crate::indexing::{EncodedRef, EncodedValue, IndexRange, IndexState};
@@ -25,15 +26,27 @@ pub struct IndexCursor<'v> {
     rows: Box<dyn Cursor + 'v>,
     /// Where the value begins in each key.
     value_at: usize,
+    /// How far the partition is swept.
+    swept: SweepCursors,
 }
 
 impl IndexCursor<'_> {
     /// The next value and the item that has it; none behind the last.
     pub fn next_entry(&mut self) -> Result<Option<(EncodedRef<'_>, ItemNumber)>, Fault> {
-        let Some((key, _)) = self.rows.next_row()? else { return Ok(None) };
+        let malformed = |error| Fault::corrupt("index", error);
+        loop {
+            if !self.rows.advance()? {
+                return Ok(None);
+            }
+            let (key, value) = self.rows.row();
+            if !is_garbage(&self.swept, key, value).map_err(malformed)? {
+                break;
+            }
+        }
+        let (key, _) = self.rows.row();
         let rest = key.get(self.value_at..).and_then(|rest| rest.split_last_chunk());
         let Some((value, number)) = rest else {
-            return Err(Fault::corrupt("index", MalformedKey("it ends too early")));
+            return Err(malformed(MalformedKey("it ends too early")));
         };
         Ok(Some((EncodedRef::new(value), ItemNumber(u64::from_be_bytes(*number)))))
     }
@@ -104,7 +117,7 @@ impl PartitionView {
             }
         }
         let value_at = prefix.len() + range.path().as_bytes().len();
-        IndexCursor { rows: self.read.cursor(&rows, direction), value_at }
+        IndexCursor { rows: self.read.cursor(&rows, direction), value_at, swept: self.state.swept }
     }
 
     /// The entries of `index_cursor`, copied.

@@ -4,7 +4,8 @@
 //! first dead ones. Items with their own `ttl` stand in `Table::Expiry` by second and number; items that
 //! inherit the default die in the order of their last write, which is the order of the feed. Cursors
 //! remember what was passed, so items that never expire are walked over once. Rows of these orders that
-//! stand together and all go, as after a peak, go by their range.
+//! stand together and all go, as after a peak, go by their range; index entries that tell in their place in
+//! these orders go by themselves (`garbage`).
 
 use std::num::NonZeroU32;
 
@@ -12,7 +13,6 @@ use super::apply::Draft;
 use crate::charge::Charge;
 use crate::command::CommandEffect;
 use crate::engine::{self, Batch, Fault, KeyRange, Table};
-use crate::indexing::ChangeKind;
 use crate::item::{Item, OwnExpiry, VersionRow, expiry_place, feed_position};
 use crate::time::Millis;
 use crate::ttl::ItemTtl;
@@ -21,10 +21,10 @@ use crate::ttl::ItemTtl;
 /// it takes long.
 const ROWS_PASSED_PER_ITEM: u32 = 16;
 const ROWS_PASSED_MIN: u32 = 2000;
-/// Rows and kilobytes that one sweep removes, about: bounds the time of one apply, whatever the items are.
-/// Of items with six indexed values and one kilobyte these are 2000.
+/// Rows that one sweep removes and kilobytes that it reads, about: bounds the time of one apply, whatever the
+/// items are. Of items that must be read, with six indexed values and one kilobyte, these are 2000.
 const WORK_MAX: u64 = 24_000;
-/// An item, without its index entries and its body.
+/// An item that need not be read.
 const ITEM_WORK: u64 = 5;
 const BYTES_PER_KB: u32 = 1024;
 /// So many rows that stand together go by their range: readers pay for each range until it is compacted.
@@ -83,9 +83,12 @@ impl Taken {
         self.versions.len() == self.limit || self.work >= WORK_MAX
     }
 
-    fn take(&mut self, version: VersionRow) {
-        let entries = u64::from(version.stamp.indexed_values);
-        self.work += ITEM_WORK + entries + u64::from(version.body_bytes / BYTES_PER_KB);
+    fn take(&mut self, version: VersionRow, must_be_read: bool) {
+        self.work += ITEM_WORK;
+        if must_be_read {
+            let entries = u64::from(version.stamp.indexed_values);
+            self.work += entries + u64::from(version.body_bytes / BYTES_PER_KB);
+        }
         self.versions.push(version);
     }
 }
@@ -131,7 +134,9 @@ impl Draft<'_> {
                 break;
             }
             let (key, version) = row?;
-            taken.take(VersionRow::decode(&version)?);
+            let version = VersionRow::decode(&version)?;
+            let must_be_read = self.must_be_read(&version);
+            taken.take(version, must_be_read);
             self.state.swept.own = Some(expiry_place(&key)?);
             removal.remove(key);
         }
@@ -163,7 +168,8 @@ impl Draft<'_> {
             self.state.swept.inheriting = Some(feed_position(&key)?);
             rows_left -= 1;
             if version.stamp.ttl == ItemTtl::Inherit {
-                taken.take(version);
+                let must_be_read = self.must_be_read(&version);
+                taken.take(version, must_be_read);
                 removal.remove(key);
             } else {
                 removal.end_run(&mut self.batch);
@@ -173,15 +179,19 @@ impl Draft<'_> {
         Ok(more)
     }
 
-    /// Removes versions that were taken out of both orders, by what their rows say; an item is read only
-    /// if its expiry is recorded, or if it has index entries.
+    /// True if a version cannot be removed by what its rows in the two orders say: if its expiry is recorded,
+    /// or if it has entries that do not go by themselves.
+    fn must_be_read(&self, version: &VersionRow) -> bool {
+        self.state.remembers() || self.has_lasting_entries(version)
+    }
+
+    /// Removes versions that were taken out of both orders.
     fn remove_dead(&mut self, dead: &[VersionRow]) -> Result<(), Fault> {
         let partition = self.partition;
-        let is_recorded = self.state.remembers();
-        let must_be_read = |version: &&VersionRow| is_recorded || self.has_entries(&version.item);
         let key = |version: &VersionRow| partition.keys.item(&version.item);
+        let must_be_read = dead.iter().filter(|version| self.must_be_read(version));
         let mut keyed: Vec<(Vec<u8>, &VersionRow)> =
-            dead.iter().filter(must_be_read).map(|version| (key(version), version)).collect();
+            must_be_read.map(|version| (key(version), version)).collect();
         // Items that died together often stand together. What one sweep records is in this order, too.
         keyed.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         let (keys, versions): (Vec<_>, Vec<_>) = keyed.into_iter().unzip();
@@ -191,10 +201,10 @@ impl Draft<'_> {
             };
             let (version, (stamp, body)) = (versions[at], Item::split(row)?);
             assert_eq!(stamp, version.stamp, "a row leads to the last version");
-            if is_recorded {
+            if self.state.remembers() {
                 self.record_removed(&version.item, &Item { stamp, body: body.to_vec() });
             }
-            self.index(ChangeKind::Delete, (&version.item, &stamp, body))
+            self.unindex_swept((&version.item, &stamp, body))
         })?;
         for version in dead {
             let is_dead = self.end(&version.item, &version.stamp).is_some();
@@ -227,6 +237,7 @@ mod tests {
             etag: Etag::new(GroupId(1), Lsn(1), 0),
             number: ItemNumber(1),
             indexed_values,
+            entries_tell_place: false,
         };
         VersionRow { stamp, body_bytes, item: ItemKey::new(&definition.place(&value), &value, &id) }
     }
@@ -234,13 +245,15 @@ mod tests {
     #[test]
     fn the_more_there_is_to_an_item_the_fewer_one_sweep_takes() {
         let limit = NonZeroU32::new(2000).unwrap();
-        let taken_of = |indexed_values, body_bytes| {
+        let taken = |indexed_values, body_bytes, must_be_read| {
             let mut taken = Taken::new(limit);
             while !taken.is_full() {
-                taken.take(version(indexed_values, body_bytes));
+                taken.take(version(indexed_values, body_bytes), must_be_read);
             }
             taken.versions.len()
         };
+        let taken_of = |indexed_values, body_bytes| taken(indexed_values, body_bytes, true);
+        assert_eq!(taken(u32::MAX, u32::MAX, false), 2000, "nobody reads them");
         assert_eq!(taken_of(5, 1024), 2000);
         assert_eq!(taken_of(6, 1024), 2000);
         assert_eq!(taken_of(10, 1024), 1500);

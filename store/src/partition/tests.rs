@@ -13,7 +13,7 @@ use crate::command::{
     Action, Command, CommandEffect, ItemWrite, Precondition, Proposal, TooManyCleared,
 };
 use crate::document::Document;
-use crate::engine::MemoryEngine;
+use crate::engine::{MemoryEngine, Row};
 use crate::ids::{DatabaseNumber, ItemId, ItemNumber};
 use crate::item::{ItemKey, LogicalPartition};
 use crate::partition_key::{KeyDefinition, KeyKind, PartitionKey};
@@ -228,11 +228,15 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Keys of a table, and the item number at the end of each.
+/// The item numbers at the ends of the keys of a table, as they lie in the engine.
 fn numbered(partition: &Partition, table: Table) -> Vec<ItemNumber> {
     let ranges = partition.ranges().into_iter().filter(|range| range.table == table);
-    let rows = ranges.flat_map(|range| partition.snapshot().rows(&range).unwrap());
-    let number = |(key, _): (Vec<u8>, Vec<u8>)| *key.last_chunk().expect("a number");
+    item_numbers(ranges.flat_map(|range| partition.snapshot().rows(&range).unwrap()))
+}
+
+fn item_numbers(rows: impl IntoIterator<Item = Row>) -> Vec<ItemNumber> {
+    let number = |(key, _): Row| *key.last_chunk().expect("a number");
+    let rows = rows.into_iter();
     let mut numbers: Vec<_> = rows.map(|row| ItemNumber(u64::from_be_bytes(number(row)))).collect();
     numbers.sort();
     numbers
@@ -254,7 +258,8 @@ proptest! {
         limit in prop_oneof![Just(1000_u32), 1..50_u32],
         has_own in any::<bool>(),
     ) {
-        let partition = partition(&MemoryEngine::new());
+        let engine = MemoryEngine::new();
+        let partition = partition(&engine);
         let default = if has_own { Some(-1) } else { Some(10) };
         let (epoch, policy) = (PolicyEpoch(1), policy(default));
         apply(&partition, 100, Command::SetTtlPolicy { epoch, policy, retention: None });
@@ -279,6 +284,8 @@ proptest! {
         prop_assert_eq!(numbers.len(), living);
         // `id`, `_ts`, `one`, `few`
         let entered: Vec<_> = numbers.iter().flat_map(|number| [*number; 4]).collect();
+        prop_assert_eq!(&item_numbers(partition.snapshot().index_rows().unwrap()), &entered);
+        engine.flush().unwrap();
         prop_assert_eq!(numbered(&partition, Table::Index), entered);
         prop_assert_eq!(numbered(&partition, Table::Expiry), []);
         for table in [Table::Items, Table::Feed] {

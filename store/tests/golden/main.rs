@@ -450,15 +450,12 @@ impl Runner {
 
     /// `index [PATH…]`: every entry of these paths, or of all.
     fn index(&self, args: &mut ArgumentConsumer<'_>) -> Answer {
-        let range = self.partition.ranges().into_iter().find(|range| range.table == Table::Index);
-        let range = range.expect("an index is part of a partition");
         let mut wanted = Vec::new();
         while let Some(path) = args.next_pos() {
             wanted.push(path.to_string());
         }
         let mut text = String::new();
-        for (key, value) in self.partition.snapshot().rows(&range)? {
-            assert!(value.is_empty(), "entries are all key");
+        for (key, _) in self.partition.snapshot().index_rows()? {
             let (prefix, entry) = key.split_at(12);
             let (path, value, number) = indexing::describe_entry(entry)?;
             if wanted.is_empty() || wanted.contains(&path) {

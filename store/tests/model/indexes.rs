@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ephemeris_store::engine::Table;
 use ephemeris_store::indexing::{self, IndexRules};
-use ephemeris_store::item::Item;
+use ephemeris_store::item::{Item, SweepPlace};
 use ephemeris_store::partition::Partition;
 use ephemeris_store::partition_key::SlotRange;
 use serde_json::Value as Json;
@@ -86,7 +86,10 @@ impl Policy {
 /// built: nothing should be.
 pub(crate) fn complaint(partition: &Partition, serving: usize, wanted: usize) -> Option<String> {
     let items = stored(partition);
-    let mut found = generations(partition);
+    let mut found = match generations(partition, &items) {
+        Ok(found) => found,
+        Err(complaint) => return Some(complaint),
+    };
     let (serving_number, building_number) = partition.index().generation_numbers();
     let mut take = |number: Option<u32>| number.and_then(|n| found.remove(&n)).unwrap_or_default();
     let (served, building) = (take(serving_number), take(building_number));
@@ -111,18 +114,26 @@ fn stored(partition: &Partition) -> Vec<Item> {
     view.items(&range).map(|row| row.expect("the engine in memory does not fail").1).collect()
 }
 
-/// The entries of every generation that has any.
-fn generations(partition: &Partition) -> BTreeMap<u32, BTreeSet<Entry>> {
-    let ranges = Partition::ranges_of(partition.spec());
-    let range = ranges.into_iter().find(|range| range.table == Table::Index);
-    let range = range.expect("an index is part of a partition");
-    let rows = partition.snapshot().rows(&range).expect("the engine in memory does not fail");
+/// The entries of every generation that has any. Each tells where its item is swept, as the last write of it
+/// left that.
+fn generations(
+    partition: &Partition,
+    items: &[Item],
+) -> Result<BTreeMap<u32, BTreeSet<Entry>>, String> {
+    let places: BTreeMap<u64, Vec<u8>> = items
+        .iter()
+        .map(|item| (item.stamp.number.0, SweepPlace::in_entries_of(&item.stamp)))
+        .collect();
+    let rows = partition.snapshot().index_rows().expect("the engine in memory does not fail");
     let mut generations: BTreeMap<u32, BTreeSet<Entry>> = BTreeMap::new();
-    for (key, _) in rows {
+    for (key, place) in rows {
         let number = u32::from_be_bytes(key[8..12].try_into().expect("four bytes"));
         let (path, value, item) =
             indexing::describe_entry(&key[12..]).expect("an entry like all others");
+        if places.get(&item.0) != Some(&place) {
+            return Err(format!("{path} = {value} of {item:?} is swept at {place:?}: {places:?}"));
+        }
         generations.entry(number).or_default().insert((path, value, item.0));
     }
-    generations
+    Ok(generations)
 }

@@ -10,7 +10,7 @@ use ephemeris_store::command::{
     Proposal, Refusal, Written,
 };
 use ephemeris_store::document::{Document, DocumentRules};
-use ephemeris_store::engine::{Engine, MemoryEngine, Row, Table};
+use ephemeris_store::engine::{Engine, KeyRange, MemoryEngine, Row, Table};
 use ephemeris_store::ids::{ContainerNumber, DatabaseNumber, Etag, GroupId, ItemId, Lsn};
 use ephemeris_store::indexing::{self, IndexRules, UniqueKeys};
 use ephemeris_store::item::{ItemKey, LogicalPartition};
@@ -194,12 +194,16 @@ impl Replica {
         Arc::new(self.engine.clone())
     }
 
-    /// Every row, and the state, as they lie in the engine.
+    /// Every row but garbage, and the state, as they lie in the engine.
     pub(crate) fn contents(&self) -> Vec<(Table, Vec<Row>)> {
-        let (view, _) = self.partition.view();
+        let view = self.partition.snapshot();
         let mut ranges = self.partition.ranges();
         ranges.push(machine::meta_range(self.group()));
-        let rows = |range| (view.scan(range).map(Result::unwrap)).collect();
+        let rows = |range: &KeyRange| {
+            let rows =
+                if range.table == Table::Index { view.index_rows() } else { view.rows(range) };
+            rows.expect("the engine in memory does not fail")
+        };
         ranges.iter().map(|range| (range.table, rows(range))).collect()
     }
 }

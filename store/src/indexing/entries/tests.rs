@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use serde_json::{Value as Json, json};
 
 use super::*;
-use crate::ids::{DatabaseNumber, Etag, GroupId, Lsn};
+use crate::ids::{DatabaseNumber, Etag, GroupId, ItemNumber, Lsn};
 use crate::indexing::complete;
 use crate::item::Item;
 use crate::time::Seconds;
@@ -30,6 +30,7 @@ fn item(body: &str) -> Item {
         etag: Etag::new(GroupId(1), Lsn(1), 0),
         number: NUMBER,
         indexed_values: 0,
+        entries_tell_place: false,
     };
     Item { stamp, body: body.as_bytes().to_vec() }
 }
