@@ -3,8 +3,6 @@
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use ephemeris_store::codec;
 use ephemeris_store::command::{Action, Command, CommandEffect, ItemWrite, Precondition, Proposal};
@@ -29,11 +27,9 @@ const STORED_AT: u64 = 1000;
 const LIFETIME: u32 = 60;
 const DUE: u64 = STORED_AT + LIFETIME as u64;
 const BATCH: usize = 500;
-/// More than it ever takes.
-const PATIENCE: Duration = Duration::from_mins(2);
 
 struct Disk {
-    engine: Arc<dyn Engine>,
+    engine: Arc<RocksEngine>,
     partition: Partition,
     rules: DocumentRules,
 }
@@ -43,7 +39,7 @@ impl Disk {
         let on_damage = Box::new(|fault: &_| panic!("{fault}"));
         let options = RocksOptions::default();
         let engine = RocksEngine::open(directory.path(), options, on_damage).expect("it opens");
-        let engine: Arc<dyn Engine> = Arc::new(engine);
+        let engine = Arc::new(engine);
         let container = ContainerNumber { database: DatabaseNumber(1), number: 1 };
         let spec = PartitionSpec { group: GroupId(1), container, slots: SlotRange::ALL };
         let partition = Partition::open(engine.clone(), spec).expect("it opens");
@@ -92,18 +88,10 @@ impl Disk {
         while matches!(sweep(), CommandEffect::Swept { more: true, .. }) {}
     }
 
-    /// Flushes until it finds as many rows of the index as these.
-    fn await_entries(&self, expected: u64) {
-        let begun = Instant::now();
-        loop {
-            self.engine.flush().expect("the disk works");
-            let found = rows(&self.partition.snapshot());
-            if found == expected {
-                return;
-            }
-            assert!(begun.elapsed() < PATIENCE, "{found} rows, not {expected}");
-            thread::yield_now();
-        }
+    /// Flushes, and waits for all that drops garbage then.
+    fn flush(&self) {
+        self.engine.flush().expect("the disk works");
+        self.engine.await_collection();
     }
 }
 
@@ -125,19 +113,19 @@ fn entries_of_what_was_swept_are_shown_to_nobody_and_go_once_no_view_needs_them(
     disk.fill();
     let (all, left) =
         (MORTAL * ENTRIES + LASTING * ENTRIES_OF_LASTING, LASTING * ENTRIES_OF_LASTING);
-    disk.engine.flush().expect("the disk works");
+    disk.flush();
     let before = disk.partition.snapshot();
 
     disk.sweep();
     let after = disk.partition.snapshot();
     assert_eq!((rows(&after), shown(&after)), (all, left), "a sweep leaves them where they are");
     drop(after);
-    disk.engine.flush().expect("the disk works");
-    disk.engine.flush().expect("the disk works");
+    disk.flush();
+    disk.flush();
     assert_eq!((rows(&before), shown(&before)), (all, all), "a view keeps what it shows");
 
     drop(before);
-    disk.await_entries(left);
+    disk.flush();
     drop(disk);
     let disk = Disk::open(&directory);
     let after = disk.partition.snapshot();
@@ -156,5 +144,6 @@ fn an_engine_that_is_closed_while_it_drops_garbage_goes_on_with_it_later() {
     let disk = Disk::open(&directory);
     let left = LASTING * ENTRIES_OF_LASTING;
     assert_eq!(shown(&disk.partition.snapshot()), left);
-    disk.await_entries(left);
+    disk.flush();
+    assert_eq!(rows(&disk.partition.snapshot()), left);
 }

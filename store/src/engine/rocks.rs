@@ -100,6 +100,15 @@ impl RocksEngine {
         Ok(Self { database, collecting: Mutex::new(None) })
     }
 
+    /// Returns when the index is not being compacted for its garbage: for tests and tools.
+    pub fn await_collection(&self) {
+        let mut collecting = self.collecting.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(thread) = collecting.take() {
+            // It has nothing to tell.
+            let _ = thread.join();
+        }
+    }
+
     /// Has the index compacted, in the background, unless that is under way.
     fn collect_garbage(&self) -> Result<(), Fault> {
         let mut collecting = self.collecting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -117,10 +126,9 @@ impl RocksEngine {
 impl Drop for RocksEngine {
     fn drop(&mut self) {
         let collecting = self.collecting.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if let Some(thread) = collecting.take() {
+        if collecting.is_some() {
             self.database.db.cancel_all_background_work(false);
-            // It has nothing to tell.
-            let _ = thread.join();
+            self.await_collection();
         }
     }
 }
