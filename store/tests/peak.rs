@@ -59,13 +59,9 @@ struct CountingCursor<'a> {
 }
 
 impl Cursor for CountingCursor<'_> {
-    fn advance(&mut self) -> Result<bool, Fault> {
+    fn next_row(&mut self) -> Result<Option<RowRef<'_>>, Fault> {
         self.rows.fetch_add(1, Ordering::Relaxed);
-        self.cursor.advance()
-    }
-
-    fn row(&self) -> RowRef<'_> {
-        self.cursor.row()
+        self.cursor.next_row()
     }
 }
 

@@ -59,12 +59,8 @@ fn broken() -> Fault {
 struct BrokenCursor;
 
 impl Cursor for BrokenCursor {
-    fn advance(&mut self) -> Result<bool, Fault> {
+    fn next_row(&mut self) -> Result<Option<RowRef<'_>>, Fault> {
         Err(broken())
-    }
-
-    fn row(&self) -> RowRef<'_> {
-        panic!("it never stands at a row")
     }
 }
 

@@ -141,7 +141,7 @@ impl Read for State {
     }
 
     fn cursor(&self, range: &KeyRange, direction: Direction) -> Box<dyn Cursor + '_> {
-        Box::new(StateCursor { rows: Box::new(self.range(range)), direction, current: None })
+        Box::new(StateCursor { rows: Box::new(self.range(range)), direction })
     }
 }
 
@@ -152,39 +152,29 @@ type TableRows<'a> = Box<dyn DoubleEndedIterator<Item = (&'a Vec<u8>, &'a Vec<u8
 struct StateCursor<'a> {
     rows: TableRows<'a>,
     direction: Direction,
-    current: Option<(&'a Vec<u8>, &'a Vec<u8>)>,
 }
 
 impl Cursor for StateCursor<'_> {
-    fn advance(&mut self) -> Result<bool, Fault> {
-        self.current = match self.direction {
+    fn next_row(&mut self) -> Result<Option<RowRef<'_>>, Fault> {
+        let row = match self.direction {
             Direction::Forward => self.rows.next(),
             Direction::Backward => self.rows.next_back(),
         };
-        Ok(self.current.is_some())
-    }
-
-    fn row(&self) -> RowRef<'_> {
-        let (key, value) = self.current.expect("it stands at a row");
-        (key, value)
+        Ok(row.map(|(key, value)| (key.as_slice(), value.as_slice())))
     }
 }
 
 /// Walks rows of its own.
 struct RowsCursor {
     rows: std::vec::IntoIter<Row>,
-    current: Option<Row>,
+    current: Row,
 }
 
 impl Cursor for RowsCursor {
-    fn advance(&mut self) -> Result<bool, Fault> {
-        self.current = self.rows.next();
-        Ok(self.current.is_some())
-    }
-
-    fn row(&self) -> RowRef<'_> {
-        let (key, value) = self.current.as_ref().expect("it stands at a row");
-        (key, value)
+    fn next_row(&mut self) -> Result<Option<RowRef<'_>>, Fault> {
+        let Some(row) = self.rows.next() else { return Ok(None) };
+        self.current = row;
+        Ok(Some((&self.current.0, &self.current.1)))
     }
 }
 
@@ -200,7 +190,7 @@ impl Read for MemoryEngine {
         if direction == Direction::Backward {
             rows.reverse();
         }
-        Box::new(RowsCursor { rows: rows.into_iter(), current: None })
+        Box::new(RowsCursor { rows: rows.into_iter(), current: Row::default() })
     }
 }
 

@@ -181,16 +181,8 @@ const KEYS_PER_SEEK: usize = 8;
 
 /// Steps through rows without copying them.
 pub trait Cursor: Send {
-    /// Steps to the next row; false behind the last.
-    fn advance(&mut self) -> Result<bool, Fault>;
-
-    /// The key and the value where it stands: after a step that led to a row.
-    fn row(&self) -> RowRef<'_>;
-
     /// The next key and value; none behind the last row.
-    fn next_row(&mut self) -> Result<Option<RowRef<'_>>, Fault> {
-        Ok(if self.advance()? { Some(self.row()) } else { None })
-    }
+    fn next_row(&mut self) -> Result<Option<RowRef<'_>>, Fault>;
 }
 
 /// What can be read from: the engine as it is now, or a view of it as it was.

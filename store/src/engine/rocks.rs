@@ -23,9 +23,8 @@ use self_cell::self_cell;
 use super::{
     Batch, Change, Cursor, Direction, Engine, Fault, KeyRange, Read, RowRef, Table, Usage,
 };
-use crate::ids::ItemNumber;
+use crate::ids::{GroupId, ItemNumber};
 use crate::keycode::prefix_end;
-use crate::partition::Garbage;
 
 /// How much memory the engine may take.
 #[derive(Clone, Copy, Debug)]
@@ -109,17 +108,19 @@ impl RocksEngine {
         }
     }
 
-    /// Has the index compacted, in the background, unless that is under way.
-    fn collect_garbage(&self) -> Result<(), Fault> {
+    /// Has the index compacted, in the background. If that is under way, or the system has no thread for it, the
+    /// next flush asks again.
+    fn collect_garbage(&self) {
         let mut collecting = self.collecting.lock().unwrap_or_else(PoisonError::into_inner);
         if collecting.as_ref().is_some_and(|thread| !thread.is_finished()) {
-            return Ok(());
+            return;
         }
         let database = self.database.clone();
         let thread = thread::Builder::new().name("garbage".into());
-        let thread = thread.spawn(move || database.compact_index());
-        *collecting = Some(thread.map_err(|error| Fault::Engine(error.to_string()))?);
-        Ok(())
+        if let Ok(thread) = thread.spawn(move || database.compact_index()) {
+            self.database.collector.collects();
+            *collecting = Some(thread);
+        }
     }
 }
 
@@ -297,10 +298,8 @@ impl<'a> RocksCursor<'a> {
         let rows = rows(read_options(range, direction));
         Box::new(Self { database, rows, direction, has_begun: false })
     }
-}
 
-impl Cursor for RocksCursor<'_> {
-    fn advance(&mut self) -> Result<bool, Fault> {
+    fn advance(&mut self) {
         match (self.has_begun, self.direction) {
             (false, Direction::Forward) => self.rows.seek_to_first(),
             (false, Direction::Backward) => self.rows.seek_to_last(),
@@ -308,15 +307,17 @@ impl Cursor for RocksCursor<'_> {
             (true, Direction::Backward) => self.rows.prev(),
         }
         self.has_begun = true;
-        let is_at_row = self.rows.valid();
-        if !is_at_row {
+    }
+}
+
+impl Cursor for RocksCursor<'_> {
+    fn next_row(&mut self) -> Result<Option<RowRef<'_>>, Fault> {
+        self.advance();
+        let row = self.rows.item();
+        if row.is_none() {
             self.rows.status().map_err(|error| self.database.fault(error))?;
         }
-        Ok(is_at_row)
-    }
-
-    fn row(&self) -> RowRef<'_> {
-        self.rows.item().expect("it stands at a row")
+        Ok(row)
     }
 }
 
@@ -324,12 +325,8 @@ impl Cursor for RocksCursor<'_> {
 struct NoRows;
 
 impl Cursor for NoRows {
-    fn advance(&mut self) -> Result<bool, Fault> {
-        Ok(false)
-    }
-
-    fn row(&self) -> RowRef<'_> {
-        panic!("it never stands at a row")
+    fn next_row(&mut self) -> Result<Option<RowRef<'_>>, Fault> {
+        Ok(None)
     }
 }
 
@@ -364,17 +361,27 @@ impl Engine for RocksEngine {
         let mut changes = WriteBatch::with_capacity_bytes(batch.bytes());
         let families = Table::ALL.map(|table| self.database.family(table));
         let family = |table: Table| families[table as usize];
+        let mut begun_anew = Vec::new();
         for change in batch.changes() {
             match change {
                 Change::Put(table, key, value) => changes.put_cf(family(table), key, value),
                 Change::Delete(table, key) => changes.delete_cf(family(table), key),
                 Change::DeleteRange(table, start, end) => {
+                    if table == Table::Index
+                        && let Some((group, _)) = start.split_first_chunk()
+                    {
+                        begun_anew.push(GroupId(u64::from_be_bytes(*group)));
+                    }
                     changes.delete_range_cf(family(table), start, end.unwrap_or(&LAST_KEY));
                 }
             }
         }
         let written = self.database.db.write_opt(changes, &unjournaled());
-        written.map_err(|error| self.database.fault(error))
+        written.map_err(|error| self.database.fault(error))?;
+        for group in begun_anew {
+            self.database.collector.forget(group);
+        }
+        Ok(())
     }
 
     fn view(&self) -> Arc<dyn Read> {
@@ -383,14 +390,14 @@ impl Engine for RocksEngine {
     }
 
     fn flush(&self) -> Result<(), Fault> {
-        let garbage = Garbage::load(&*self.view())?;
+        let found = self.database.collector.find(&*self.view())?;
         let families = Table::ALL.map(|table| self.database.family(table));
         let mut options = FlushOptions::default();
         options.set_wait(true);
         let flushed = self.database.db.flush_cfs_opt(&families, &options);
         flushed.map_err(|error| self.database.fault(error))?;
-        if self.database.collector.flushed(garbage) {
-            self.collect_garbage()?;
+        if self.database.collector.flushed(found) {
+            self.collect_garbage();
         }
         Ok(())
     }

@@ -21,19 +21,23 @@ pub(crate) struct Garbage {
     swept: BTreeMap<GroupId, SweepCursors>,
     /// Items of all partitions.
     items: u64,
-    /// How many went, ever.
-    gone: u64,
+    /// How many of them were swept and left their entries, ever.
+    left: u64,
 }
 
 impl Garbage {
-    /// Reads how far every partition is swept.
+    /// Reads how far every partition is swept. One that cannot be read has none: whoever opens it is told.
     pub(crate) fn load(read: &dyn Read) -> Result<Self, Fault> {
         let mut garbage = Self::default();
         for PartitionSpec { group, .. } in machine::read_specs(read)? {
-            let state = machine::read_meta::<PartitionState>(read, group, MetaTag::State)?;
-            let Some(PartitionState { swept, created, items, .. }) = state else { continue };
+            let state = match machine::read_meta::<PartitionState>(read, group, MetaTag::State) {
+                Ok(state) => state,
+                Err(Fault::Corrupt { .. }) => None,
+                Err(fault @ Fault::Engine(_)) => return Err(fault),
+            };
+            let Some(PartitionState { swept, items, left_entries, .. }) = state else { continue };
             garbage.items += items;
-            garbage.gone += created - items;
+            garbage.left += left_entries;
             if swept != SweepCursors::default() {
                 garbage.swept.insert(group, swept);
             }
@@ -41,10 +45,10 @@ impl Garbage {
         Ok(garbage)
     }
 
-    /// That of no partition, by how many items there are and went.
+    /// That of one partition, by how many items there are and left their entries.
     #[cfg(all(test, feature = "rocksdb"))]
-    pub(crate) fn of(items: u64, gone: u64) -> Self {
-        Self { swept: BTreeMap::new(), items, gone }
+    pub(crate) fn of(items: u64, left: u64) -> Self {
+        Self { swept: BTreeMap::from([(GroupId(1), SweepCursors::default())]), items, left }
     }
 
     /// True if nothing can be garbage.
@@ -52,32 +56,41 @@ impl Garbage {
         self.swept.is_empty()
     }
 
-    /// Items there are, and items that went, ever.
+    /// Items there are, and items that were swept and left their entries, ever.
     #[cfg(feature = "rocksdb")]
-    pub(crate) fn items_and_gone(&self) -> (u64, u64) {
-        (self.items, self.gone)
+    pub(crate) fn items_and_left(&self) -> (u64, u64) {
+        (self.items, self.left)
+    }
+
+    /// Forgets what is known of a group.
+    #[cfg(feature = "rocksdb")]
+    pub(crate) fn forget(&mut self, group: GroupId) {
+        self.swept.remove(&group);
     }
 
     /// True for a row of `Table::Index` that may go. What cannot be read is for readers to complain of.
     pub(crate) fn holds(&self, key: &[u8], value: &[u8]) -> bool {
         let Some((group, _)) = key.split_first_chunk() else { return false };
         let swept = self.swept.get(&GroupId(u64::from_be_bytes(*group)));
-        swept.is_some_and(|swept| is_garbage(swept, key, value).unwrap_or(false))
+        let is_garbage = |swept| is_garbage(swept, number(key)?, value);
+        swept.is_some_and(|swept| is_garbage(swept).unwrap_or(false))
     }
 }
 
-/// True for an entry whose item was swept.
+/// True for the entry of an item that was swept.
 pub(super) fn is_garbage(
     swept: &SweepCursors,
-    key: &[u8],
-    value: &[u8],
+    number: ItemNumber,
+    place: &[u8],
 ) -> Result<bool, MalformedKey> {
-    if value.is_empty() {
-        return Ok(false);
-    }
-    let number = key.last_chunk().ok_or(MalformedKey("it ends too early"))?;
-    let place = SweepPlace::in_entry(value, ItemNumber(u64::from_be_bytes(*number)))?;
+    let place = SweepPlace::in_entry(place, number)?;
     Ok(place.is_some_and(|place| swept.have_passed(place)))
+}
+
+/// The item's number, at the end of an entry's key.
+fn number(key: &[u8]) -> Result<ItemNumber, MalformedKey> {
+    let number = key.last_chunk().ok_or(MalformedKey("it ends too early"))?;
+    Ok(ItemNumber(u64::from_be_bytes(*number)))
 }
 
 impl PartitionView {
@@ -86,7 +99,8 @@ impl PartitionView {
         let range = KeyRange::prefix(Table::Index, self.spec.group.0.to_be_bytes().to_vec());
         let mut rows = self.rows(&range)?;
         let mut malformed = Ok(());
-        rows.retain(|(key, value)| match is_garbage(&self.state.swept, key, value) {
+        let is_garbage = |(key, value): &Row| is_garbage(&self.state.swept, number(key)?, value);
+        rows.retain(|row| match is_garbage(row) {
             Ok(is_garbage) => !is_garbage,
             Err(error) => {
                 malformed = Err(Fault::corrupt("index", error));

@@ -30,7 +30,7 @@ use cursors::SweepCursors;
 pub(crate) use garbage::Garbage;
 pub use history::{Change, ChangeRecord, Image, Retention};
 pub use read::{Fetched, PageOutcome, PartitionView};
-pub use scan::{IndexCursor, IndexEntry, ItemCursor, ItemRef};
+pub use scan::{EntryRef, IndexCursor, IndexEntry, ItemCursor, ItemRef};
 
 use crate::command::Proposal;
 use crate::engine::{Batch, Engine, Fault, KeyRange, Read, Table};
@@ -65,6 +65,8 @@ pub struct PartitionState {
     bytes: u64,
     /// How far the sweeper came.
     swept: SweepCursors,
+    /// How many items it has removed that left their index entries, ever.
+    left_entries: u64,
     /// How long what happens to items is remembered; none if it is not.
     retention: Option<Retention>,
     /// Everything behind this place is remembered, if anything is.

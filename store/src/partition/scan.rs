@@ -30,25 +30,29 @@ pub struct IndexCursor<'v> {
     swept: SweepCursors,
 }
 
+/// An entry of an index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EntryRef<'a> {
+    /// The value.
+    pub value: EncodedRef<'a>,
+    /// The item that has it.
+    pub number: ItemNumber,
+    /// True if that was swept, and is no more: to be passed over.
+    pub is_garbage: bool,
+}
+
 impl IndexCursor<'_> {
-    /// The next value and the item that has it; none behind the last.
-    pub fn next_entry(&mut self) -> Result<Option<(EncodedRef<'_>, ItemNumber)>, Fault> {
+    /// The next entry; none behind the last.
+    pub fn next_entry(&mut self) -> Result<Option<EntryRef<'_>>, Fault> {
         let malformed = |error| Fault::corrupt("index", error);
-        loop {
-            if !self.rows.advance()? {
-                return Ok(None);
-            }
-            let (key, value) = self.rows.row();
-            if !is_garbage(&self.swept, key, value).map_err(malformed)? {
-                break;
-            }
-        }
-        let (key, _) = self.rows.row();
+        let Some((key, place)) = self.rows.next_row()? else { return Ok(None) };
         let rest = key.get(self.value_at..).and_then(|rest| rest.split_last_chunk());
         let Some((value, number)) = rest else {
             return Err(malformed(MalformedKey("it ends too early")));
         };
-        Ok(Some((EncodedRef::new(value), ItemNumber(u64::from_be_bytes(*number)))))
+        let (value, number) = (EncodedRef::new(value), ItemNumber(u64::from_be_bytes(*number)));
+        let is_garbage = is_garbage(&self.swept, number, place).map_err(malformed)?;
+        Ok(Some(EntryRef { value, number, is_garbage }))
     }
 }
 
@@ -96,7 +100,8 @@ impl PartitionView {
     /// A cursor over entries of a path that `index` serves; behind one of them, if one is given, in
     /// the direction of the scan. Entries of one value come in the order of item numbers.
     ///
-    /// Entries of dead items that were not swept yet are among them: see `overdue`.
+    /// Entries of dead items are among them: those of what was not swept yet, see `overdue`; and garbage, which
+    /// says so.
     pub fn index_cursor(
         &self,
         range: &IndexRange,
@@ -120,18 +125,18 @@ impl PartitionView {
         IndexCursor { rows: self.read.cursor(&rows, direction), value_at, swept: self.state.swept }
     }
 
-    /// The entries of `index_cursor`, copied.
+    /// The entries of `index_cursor`, copied; none in the place of garbage.
     pub fn scan_index(
         &self,
         range: &IndexRange,
         direction: Direction,
         after: Option<&IndexEntry>,
-    ) -> impl Iterator<Item = Result<IndexEntry, Fault>> + use<'_> {
+    ) -> impl Iterator<Item = Result<Option<IndexEntry>, Fault>> + use<'_> {
         let mut cursor = self.index_cursor(range, direction, after);
-        std::iter::from_fn(move || {
-            let entry = cursor.next_entry().transpose()?;
-            Some(entry.map(|(value, number)| IndexEntry { value: value.to_owned(), number }))
-        })
+        let copied = |EntryRef { value, number, is_garbage }: EntryRef<'_>| {
+            (!is_garbage).then(|| IndexEntry { value: value.to_owned(), number })
+        };
+        std::iter::from_fn(move || Some(cursor.next_entry().transpose()?.map(copied)))
     }
 
     /// A cursor over stored versions of a range of `Table::Items`, dead or alive.

@@ -207,6 +207,7 @@ impl Draft<'_> {
             self.unindex_swept((&version.item, &stamp, body))
         })?;
         for version in dead {
+            self.state.left_entries += u64::from(version.stamp.entries_tell_place);
             let is_dead = self.end(&version.item, &version.stamp).is_some();
             assert!(is_dead, "the sweeper removes only dead items");
             let bytes = usize::try_from(version.body_bytes).expect("a body fits in memory");

@@ -215,7 +215,7 @@ pub(super) fn follow(
     Some(Followed { number, legs, may_repeat: condition.may_repeat(), joined: Vec::new() })
 }
 
-/// How many entries there are, counted up to so many.
+/// How many entries there are to step over, counted up to so many.
 fn probe(source: &Source<'_>, followed: &Followed, entries_max: u64) -> Result<u64, Fault> {
     let mut entries = 0;
     for range in followed.legs.iter().flat_map(|leg| &leg.ranges) {

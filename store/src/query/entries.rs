@@ -15,12 +15,12 @@ use crate::engine::{Direction, Fault};
 use crate::ids::ItemNumber;
 use crate::indexing::{EncodedRef, EncodedValue, IndexRange, Step};
 use crate::keycode::MalformedKey;
-use crate::partition::IndexEntry;
+use crate::partition::{EntryRef, IndexEntry};
 use crate::ttl::Life;
 
 /// Dead items that are held to be left out of a count; with more of them the items are counted.
 const OVERDUE_MAX: usize = 100_000;
-/// Entries counted between two looks at the signal.
+/// Entries passed over between two looks at the signal.
 const ENTRIES_BETWEEN_SIGNALS: u64 = 4096;
 
 fn corrupt(error: MalformedKey) -> Fault {
@@ -147,8 +147,15 @@ impl Pager<'_> {
             let after = start.as_ref().filter(|_| has_numbers);
             let after = after.and_then(|start| start.after(order.direction));
             let view = self.source.view;
+            let mut passed = 0_u64;
             for entry in view.scan_index(&range, order.direction, after.as_ref()) {
-                let entry = entry?;
+                let Some(entry) = entry? else {
+                    passed += 1;
+                    if passed.is_multiple_of(ENTRIES_BETWEEN_SIGNALS) {
+                        self.stop_if_told()?;
+                    }
+                    continue;
+                };
                 if self.is_out_of_reach(order, &entry)? {
                     return Ok(None);
                 }
@@ -190,12 +197,12 @@ impl Pager<'_> {
         let (mut count, mut seen, mut unsure) = (0, 0, Vec::new());
         for range in followed.legs.iter().flat_map(|leg| &leg.ranges) {
             let mut cursor = view.index_cursor(range, Direction::Forward, None);
-            while let Some((value, number)) = cursor.next_entry()? {
+            while let Some(EntryRef { value, number, is_garbage }) = cursor.next_entry()? {
                 seen += 1;
                 if seen % ENTRIES_BETWEEN_SIGNALS == 0 {
                     self.stop_if_told()?;
                 }
-                if !dead.is_empty() && dead.contains(&number) {
+                if is_garbage || (!dead.is_empty() && dead.contains(&number)) {
                     continue;
                 }
                 if !tested.admits(value, number)? {

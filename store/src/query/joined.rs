@@ -40,14 +40,15 @@ impl<'v> Entries<'v> {
         Entries::Joined(Leapfrog { values, number: ItemNumber(number) })
     }
 
-    /// The next value and the item that has it, and whether it has all others; none at the end.
+    /// The next value and the item that has it, and whether that has all others and is still there; none at the
+    /// end.
     pub(super) fn next_entry(
         &mut self,
     ) -> Result<Option<(EncodedRef<'_>, ItemNumber, bool)>, Fault> {
         match self {
             Entries::Plain(cursor) => {
                 let entry = cursor.next_entry()?;
-                Ok(entry.map(|(value, number)| (value, number, true)))
+                Ok(entry.map(|entry| (entry.value, entry.number, !entry.is_garbage)))
             }
             Entries::Joined(leapfrog) => leapfrog.next_entry(),
         }
@@ -105,11 +106,13 @@ impl<'v> OneValue<'v> {
                 self.cursor = self.view.index_cursor(self.range, Direction::Forward, Some(&after));
             }
             steps += 1;
-            let Some((value, number)) = self.cursor.next_entry()? else { return Ok(None) };
+            let Some(entry) = self.cursor.next_entry()? else { return Ok(None) };
             if self.value.is_none() {
-                self.value = Some(value.to_owned());
+                self.value = Some(entry.value.to_owned());
             }
-            self.number = Some(number);
+            if !entry.is_garbage {
+                self.number = Some(entry.number);
+            }
         }
         Ok(self.number)
     }

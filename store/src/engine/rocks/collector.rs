@@ -9,10 +9,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use rocksdb::compaction_filter::{CompactionFilter, Decision};
 use rocksdb::compaction_filter_factory::{CompactionFilterContext, CompactionFilterFactory};
 
+use crate::engine::{Fault, Read};
+use crate::ids::GroupId;
 use crate::partition::Garbage;
 
-/// So many items must have gone, and as many as there are, before the index is compacted for their sake.
-const GONE_MIN: u64 = 50_000;
+/// So many items must have left their entries, and as many as there are, before the index is compacted for their
+/// sake.
+const LEFT_MIN: u64 = 50_000;
 
 /// Knows what is garbage.
 #[derive(Clone, Default)]
@@ -29,9 +32,18 @@ struct Known {
     next: Option<(Arc<Garbage>, Weak<()>)>,
     /// That of views that are made now.
     age: Age,
-    /// How many items had gone when the index was compacted for their sake: none, as far as a process knows
-    /// that has just begun.
+    /// How many items had left their entries when the index was compacted for their sake: none, as far as a
+    /// process knows that has just begun.
     collected: u64,
+    /// How many groups began anew, or left.
+    forgotten: u64,
+}
+
+/// What is garbage by what a flush is about to make durable.
+pub(super) struct Found {
+    garbage: Garbage,
+    /// How many groups began anew before it was found.
+    forgotten: u64,
 }
 
 impl Known {
@@ -54,20 +66,41 @@ impl Collector {
         self.known().age.clone()
     }
 
-    /// Takes over what is garbage by what a flush has made durable. True if the index should be compacted.
-    pub(super) fn flushed(&self, garbage: Garbage) -> bool {
+    /// A group's index was removed. If the group is to have another one, that begins at a state which is not as
+    /// far as this one was.
+    pub(super) fn forget(&self, group: GroupId) {
         let mut known = self.known();
-        if known.next.is_none() {
+        known.forgotten += 1;
+        Arc::make_mut(&mut known.garbage).forget(group);
+        if let Some((garbage, _)) = &mut known.next {
+            Arc::make_mut(garbage).forget(group);
+        }
+    }
+
+    /// Finds what is garbage, before a flush.
+    pub(super) fn find(&self, view: &dyn Read) -> Result<Found, Fault> {
+        let forgotten = self.known().forgotten;
+        Ok(Found { garbage: Garbage::load(view)?, forgotten })
+    }
+
+    /// Takes over what was found, once it is durable. True if the index should be compacted.
+    pub(super) fn flushed(&self, found: Found) -> bool {
+        let mut known = self.known();
+        known.garbage();
+        if known.next.is_none() && known.forgotten == found.forgotten {
             let age = std::mem::take(&mut known.age);
-            known.next = Some((Arc::new(garbage), Arc::downgrade(&age)));
+            known.next = Some((Arc::new(found.garbage), Arc::downgrade(&age)));
         }
-        let (items, gone) = known.garbage().items_and_gone();
-        let is_due = gone.saturating_sub(known.collected) >= items.max(GONE_MIN);
-        // Fewer have gone if a group has left with all it had.
-        if is_due || gone < known.collected {
-            known.collected = gone;
-        }
-        is_due
+        let (items, left) = known.garbage().items_and_left();
+        // Fewer have left theirs if a group has gone with all it had.
+        known.collected = known.collected.min(left);
+        left - known.collected >= items.max(LEFT_MIN)
+    }
+
+    /// The index is being compacted for the sake of what is garbage now.
+    pub(super) fn collects(&self) {
+        let mut known = self.known();
+        (_, known.collected) = known.garbage().items_and_left();
     }
 }
 
@@ -103,8 +136,8 @@ mod tests {
     #[test]
     fn what_a_view_in_use_may_show_is_not_dropped() {
         let collector = Collector::default();
-        let dropped_by = || collector.known().garbage().items_and_gone();
-        let flush = |gone| collector.flushed(Garbage::of(0, gone));
+        let dropped_by = || collector.known().garbage().items_and_left();
+        let flush = |left| flush(&collector, 0, left);
         flush(1);
         assert_eq!(dropped_by(), (0, 1), "nobody reads");
         let (one, other) = (collector.age(), collector.age());
@@ -122,14 +155,42 @@ mod tests {
     }
 
     #[test]
-    fn the_index_is_compacted_once_as_many_items_have_gone_as_there_are() {
+    fn what_was_known_of_a_group_that_begins_anew_is_forgotten() {
         let collector = Collector::default();
-        let is_due = |items, gone| collector.flushed(Garbage::of(items, gone));
+        let knows = || !collector.known().garbage().is_empty();
+        flush(&collector, 0, 1);
+        assert!(knows());
+        let view = collector.age();
+        flush(&collector, 0, 2);
+        let forgotten = collector.known().forgotten;
+        let found = Found { garbage: Garbage::of(0, 3), forgotten };
+        collector.forget(GroupId(1));
+        assert!(!knows());
+        drop(view);
+        assert!(!knows(), "what a flush had found is forgotten, too");
+        collector.flushed(found);
+        assert!(!knows(), "and what one had found that ends later");
+        flush(&collector, 0, 4);
+        assert!(knows());
+    }
+
+    #[test]
+    fn the_index_is_compacted_once_as_many_items_have_left_entries_as_there_are() {
+        let collector = Collector::default();
+        let is_due = |items, left| flush(&collector, items, left);
         assert!(!is_due(0, 49_999));
         assert!(is_due(0, 50_000));
+        assert!(is_due(0, 50_000), "it is not under way");
+        collector.collects();
         assert!(!is_due(200_000, 249_999));
         assert!(is_due(200_000, 250_000));
-        assert!(!is_due(0, 10), "a group has left");
+        collector.collects();
+        assert!(!is_due(0, 10), "a group has gone");
         assert!(is_due(0, 50_010));
+    }
+
+    fn flush(collector: &Collector, items: u64, left: u64) -> bool {
+        let forgotten = collector.known().forgotten;
+        collector.flushed(Found { garbage: Garbage::of(items, left), forgotten })
     }
 }
