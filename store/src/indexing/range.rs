@@ -44,9 +44,9 @@ impl IndexRange {
         Self::new(path, vec![*ranks.start()], end)
     }
 
-    /// The values equal to this one; not a number is equal to nothing.
+    /// The values equal to this one; what is undefined, or not a number, is equal to nothing.
     pub fn equal(path: IndexPath, value: &Value) -> Self {
-        if is_nan(value) {
+        if is_nan(value) || !value.is_defined() {
             return Self::nothing(path);
         }
         let start = EncodedValue::new(value).0;

@@ -294,6 +294,21 @@ proptest! {
     }
 }
 
+/// Items without a property have entries of a path that the policy lists.
+#[test]
+fn nothing_is_equal_to_what_is_undefined() {
+    let policy = json!({
+        "includedPaths": [{ "path": "/v/?" }], "excludedPaths": [{ "path": "/*" }]
+    });
+    let world = World::new(&policy, &[json!({}), json!({ "v": -1 })], 1);
+    for (filter, count) in
+        [("c.v = undefined", 0), ("c.v = undefined OR c.v < 0", 1), ("c.v IN (undefined, -1)", 1)]
+    {
+        let query = format!("SELECT VALUE COUNT(1) FROM c WHERE {filter}");
+        assert_eq!(world.rows(&query), [count.to_string()], "{filter}");
+    }
+}
+
 /// Fails unless pages of so many rows have these rows, in their order if the query has one.
 fn gives(
     world: &World,
