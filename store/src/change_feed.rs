@@ -11,11 +11,12 @@ use serde::{Deserialize, Serialize};
 use crate::charge::QueryWork;
 use crate::engine::{Fault, KeyRange, Table};
 use crate::ids::Lsn;
-use crate::item::{FeedPosition, Item, VersionRow, feed_key, feed_position};
+use crate::item::Item;
 use crate::partition::{PageOutcome, PartitionSpec, PartitionView};
 use crate::partition_key::KeyDefinition;
 use crate::query::{PageLimits, Scope};
 use crate::time::{Millis, Seconds};
+use crate::timeline::{FeedPosition, VersionRow, feed_key, feed_position};
 use crate::ttl::Life;
 
 pub use all_versions::{FeedRefusal, HistoryStart, read_history};

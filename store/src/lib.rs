@@ -27,4 +27,5 @@ pub mod patch;
 pub mod query;
 pub mod snapshot;
 pub mod time;
+pub mod timeline;
 pub mod ttl;

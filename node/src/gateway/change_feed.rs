@@ -9,9 +9,9 @@ use ephemeris_store::catalog::PartitionRecord;
 use ephemeris_store::change_feed::{FeedStart, HistoryStart};
 use ephemeris_store::charge::Charge;
 use ephemeris_store::ids::{Lsn, ResourceId};
-use ephemeris_store::item::FeedPosition;
 use ephemeris_store::query::{PageLimits, Scope};
 use ephemeris_store::time::Seconds;
+use ephemeris_store::timeline::FeedPosition;
 
 use super::error::{ApiError, Failure};
 use super::headers::RequestHeaders;

@@ -14,11 +14,11 @@ use super::FeedPage;
 use crate::charge::QueryWork;
 use crate::engine::Fault;
 use crate::ids::ContainerNumber;
-use crate::item::FeedPosition;
 use crate::json::{self, Scalar};
 use crate::partition::{Change, ChangeRecord, Image, PartitionView};
 use crate::partition_key::{Component, KeyDefinition, PartitionKey};
 use crate::query::{PageLimits, Scope};
+use crate::timeline::FeedPosition;
 
 /// Where a reader begins: the past is told only to those who have seen its beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

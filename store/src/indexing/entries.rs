@@ -19,9 +19,10 @@ use super::rules::{IndexRules, Place};
 use super::{ChangeKind, EncodedValue, EntryChanges, hash, key};
 use crate::engine::Fault;
 use crate::ids::ContainerNumber;
-use crate::item::{Stamp, SweepPlace};
+use crate::item::Stamp;
 use crate::json::Scalar;
 use crate::query::{ComputedProperties, Needed, Value, cells_of};
+use crate::timeline::SweepPlace;
 
 const TS: &str = "_ts";
 

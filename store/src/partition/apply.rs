@@ -15,12 +15,11 @@ use crate::document::Document;
 use crate::engine::{Batch, Fault, Table};
 use crate::ids::{Etag, ItemNumber, Lsn};
 use crate::indexing::{ChangeKind, EntryChanges, IndexState, UniqueKeys};
-use crate::item::{
-    FeedPosition, Item, ItemKey, OwnExpiry, Stamp, VersionRow, expiry_key, feed_key,
-};
+use crate::item::{Item, ItemKey, Stamp};
 use crate::machine::{self, Entry, LogId, Membership, MetaTag};
 use crate::patch::{PatchFailure, PatchRequest};
 use crate::time::Seconds;
+use crate::timeline::{FeedPosition, OwnExpiry, VersionRow, expiry_key, feed_key};
 use crate::ttl::{ItemTtl, TtlField};
 
 /// Changes of neighbouring writes are gathered into one engine batch until they have this size: readers

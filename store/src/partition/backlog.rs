@@ -4,9 +4,10 @@ use serde::{Deserialize, Serialize};
 
 use super::PartitionView;
 use crate::engine::Fault;
-use crate::item::{Stamp, VersionRow, expiry_place};
+use crate::item::Stamp;
 use crate::partition::PartitionSpec;
 use crate::time::Seconds;
+use crate::timeline::{VersionRow, expiry_place};
 use crate::ttl::{ItemTtl, TtlPolicy};
 
 /// Dead items that still have rows.

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::PartitionSpec;
 use crate::engine::{KeyRange, Table};
-use crate::item::{FeedPosition, OwnExpiry, SweepPlace, expiry_key, feed_key};
 use crate::time::Seconds;
+use crate::timeline::{FeedPosition, OwnExpiry, SweepPlace, expiry_key, feed_key};
 
 /// The two ends of what was swept; replicated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

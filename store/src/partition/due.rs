@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::{Partition, PartitionState, SweepCursors};
 use crate::engine::{Fault, KeyRange};
 use crate::ids::Lsn;
-use crate::item::{FeedPosition, OwnExpiry, VersionRow, expiry_place, feed_key};
 use crate::time::Seconds;
+use crate::timeline::{FeedPosition, OwnExpiry, VersionRow, expiry_place, feed_key};
 use crate::ttl::TtlPolicy;
 
 /// The earliest second in which something may fall due; unknown at first, which counts as now.

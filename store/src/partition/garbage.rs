@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 use super::{PartitionSpec, PartitionState, PartitionView, SweepCursors};
 use crate::engine::{Fault, KeyRange, Read, Row, Table};
 use crate::ids::{GroupId, ItemNumber};
-use crate::item::SweepPlace;
 use crate::keycode::MalformedKey;
 use crate::machine::{self, MetaTag};
+use crate::timeline::SweepPlace;
 
 /// Tells what is garbage, by all partitions of an engine as they were at one moment.
 #[derive(Clone, Debug, Default)]

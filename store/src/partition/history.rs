@@ -18,8 +18,9 @@ use super::liveness::End;
 use super::{Partition, PartitionSpec, PartitionState, PartitionView};
 use crate::codec;
 use crate::engine::{Fault, KeyRange, Table};
-use crate::item::{FeedPosition, Item, ItemKey, feed_key, feed_position};
+use crate::item::{Item, ItemKey};
 use crate::time::Seconds;
+use crate::timeline::{FeedPosition, feed_key, feed_position};
 
 /// How long a container remembers what happened, in minutes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -15,7 +15,8 @@ use crate::charge::Charge;
 use crate::command::CommandEffect;
 use crate::engine::{Fault, Table};
 use crate::indexing::{BuildProgress, ChangeKind, IndexRules};
-use crate::item::{Item, ItemKey, Stamp, VersionRow};
+use crate::item::{Item, ItemKey, Stamp};
+use crate::timeline::VersionRow;
 use crate::ttl::PolicyEpoch;
 
 /// Bytes of bodies that one entry may walk when it builds: bounds the time of one apply, whatever size

@@ -36,9 +36,10 @@ use crate::command::Proposal;
 use crate::engine::{Batch, Engine, Fault, KeyRange, Read, Table};
 use crate::ids::{ContainerNumber, GroupId, Lsn};
 use crate::indexing::{IndexState, UniqueKeys};
-use crate::item::{ContainerKeys, FeedPosition};
+use crate::item::ContainerKeys;
 use crate::machine::{self, Entry, LogId, Machine, Membership, MetaTag, Progress};
 use crate::partition_key::SlotRange;
+use crate::timeline::FeedPosition;
 use crate::ttl::TtlState;
 
 /// What makes a partition this one and no other.

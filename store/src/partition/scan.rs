@@ -7,9 +7,10 @@ use super::{PartitionView, SweepCursors};
 use crate::engine::{Cursor, Direction, Fault, KeyRange, Table};
 use crate::ids::ItemNumber;
 use crate::indexing::{EncodedRef, EncodedValue, IndexRange, IndexState};
-use crate::item::{Item, ItemKey, Stamp, VersionRow};
+use crate::item::{Item, ItemKey, Stamp};
 use crate::keycode::MalformedKey;
 use crate::time::{Millis, Seconds};
+use crate::timeline::VersionRow;
 use crate::ttl::{ItemTtl, Life, TtlPolicy};
 
 /// Where a scan of the index stands, and where one may go on.

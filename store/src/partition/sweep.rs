@@ -13,8 +13,9 @@ use super::apply::Draft;
 use crate::charge::Charge;
 use crate::command::CommandEffect;
 use crate::engine::{self, Batch, Fault, KeyRange, Table};
-use crate::item::{Item, OwnExpiry, VersionRow, expiry_place, feed_position};
+use crate::item::Item;
 use crate::time::Millis;
+use crate::timeline::{OwnExpiry, VersionRow, expiry_place, feed_position};
 use crate::ttl::ItemTtl;
 
 /// Feed rows one sweep may pass for each item it may remove, and at least: the sweeper lets it remove fewer if

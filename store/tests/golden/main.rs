@@ -17,7 +17,7 @@ use ephemeris_store::document::{DocumentRules, IdField};
 use ephemeris_store::engine::{Engine as _, KeyRange, MemoryEngine, Table};
 use ephemeris_store::ids::{ContainerNumber, DatabaseNumber, Etag, GroupId, ItemId, Lsn};
 use ephemeris_store::indexing::{self, IndexRules, UniqueKeys};
-use ephemeris_store::item::{FeedPosition, ItemKey, LogicalPartition, VersionRow, expiry_place};
+use ephemeris_store::item::{ItemKey, LogicalPartition};
 use ephemeris_store::machine::{Entry, LogId, Machine};
 use ephemeris_store::partition::{
     Change, ChangeRecord, PageOutcome, Partition, PartitionSpec, Retention,
@@ -26,6 +26,7 @@ use ephemeris_store::partition_key::{KeyDefinition, KeyKind, PartitionKey, SlotR
 use ephemeris_store::patch::PatchRequest;
 use ephemeris_store::query::{ComputedProperties, Metric, PageLimits, Scope};
 use ephemeris_store::time::{ClockInterval, Millis, Seconds};
+use ephemeris_store::timeline::{FeedPosition, VersionRow, expiry_place};
 use ephemeris_store::ttl::{Life, PolicyEpoch, TimeToLive, TtlPolicy, Vouchers};
 use goldenscript::{ArgumentConsumer, Command as Line, Context};
 use test_each_file::test_each_path;

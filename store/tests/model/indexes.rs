@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ephemeris_store::engine::Table;
 use ephemeris_store::indexing::{self, IndexRules};
-use ephemeris_store::item::{Item, SweepPlace};
+use ephemeris_store::item::Item;
 use ephemeris_store::partition::Partition;
 use ephemeris_store::partition_key::SlotRange;
+use ephemeris_store::timeline::SweepPlace;
 use serde_json::Value as Json;
 
 /// A policy, and the entries it gives an item: values by their paths, as they are described.

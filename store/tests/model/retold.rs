@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use ephemeris_store::change_feed::{HistoryStart, read_history};
 use ephemeris_store::engine::Table;
-use ephemeris_store::item::FeedPosition;
 use ephemeris_store::partition::Partition;
 use ephemeris_store::partition_key::SlotRange;
 use ephemeris_store::query::{PageLimits, Scope};
+use ephemeris_store::timeline::FeedPosition;
 use serde_json::Value as Json;
 
 use crate::world::{World, serial};

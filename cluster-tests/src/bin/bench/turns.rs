@@ -7,6 +7,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::ptr;
 
 use anyhow::ensure;
 use indicatif::ProgressBar;
@@ -67,11 +68,13 @@ pub(crate) async fn measure_in_turns(
 ) -> anyhow::Result<Vec<Beside>> {
     let (progress, what) = (ProgressBar::new_spinner(), cell.workload.name());
     let names: Vec<&str> = entrants.iter().map(|entrant| entrant.name.as_str()).collect();
+    let mut all_servers: Vec<&Servers> = entrants.iter().map(|entrant| entrant.servers).collect();
+    all_servers.dedup_by(|a, b| ptr::eq(*a, *b));
     let lines = in_turns(arguments.turns(), &names, async |at| {
         let entrant = &entrants[at];
         // What others still do would be taken from this one.
-        for other in entrants {
-            other.servers.rest().await;
+        for servers in &all_servers {
+            servers.rest().await;
         }
         progress.set_message(format!("{what} with {}: {}", cell.concurrency, entrant.name));
         progress.tick();

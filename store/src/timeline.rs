@@ -1,0 +1,293 @@
+//! The two orders in which items die, and what their rows say: the feed, by last write, for those that
+//! inherit the default, and the order of expiry, for those with their own `ttl`.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::engine::Fault;
+use crate::ids::{GroupId, ItemNumber, Lsn};
+use crate::item::{Item, ItemKey, STAMP_BYTES, Stamp};
+use crate::keycode::{KeyReader, MalformedKey};
+use crate::time::Seconds;
+use crate::ttl::ItemTtl;
+
+/// A place in a feed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct FeedPosition {
+    /// The log entry.
+    pub lsn: Lsn,
+    /// The write within it.
+    pub operation: u16,
+}
+
+impl FeedPosition {
+    /// Behind everything that this entry did.
+    pub fn end_of(lsn: Lsn) -> Self {
+        Self { lsn, operation: u16::MAX }
+    }
+
+    /// Reads what `Display` writes.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text.split_once('.') {
+            None => Some(Self::end_of(Lsn(text.parse().ok()?))),
+            Some((lsn, operation)) => {
+                Some(Self { lsn: Lsn(lsn.parse().ok()?), operation: operation.parse().ok()? })
+            }
+        }
+    }
+
+    /// Where a version stands in the feed.
+    pub fn of(stamp: &Stamp) -> Self {
+        Self { lsn: stamp.lsn, operation: stamp.operation }
+    }
+}
+
+impl fmt::Display for FeedPosition {
+    /// `7`, or `7.2` for a place inside the entry 7.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { lsn, operation } = self;
+        if *operation == u16::MAX { write!(f, "{lsn}") } else { write!(f, "{lsn}.{operation}") }
+    }
+}
+
+/// The key of a feed row.
+pub fn feed_key(feed: GroupId, position: FeedPosition) -> Vec<u8> {
+    let mut key = Vec::with_capacity(18);
+    key.extend_from_slice(&feed.0.to_be_bytes());
+    key.extend_from_slice(&position.lsn.0.to_be_bytes());
+    key.extend_from_slice(&position.operation.to_be_bytes());
+    key
+}
+
+/// The position in a feed key.
+pub fn feed_position(key: &[u8]) -> Result<FeedPosition, Fault> {
+    let parse = || {
+        let mut reader = KeyReader::new(key);
+        reader.u64()?;
+        Ok(FeedPosition { lsn: Lsn(reader.u64()?), operation: reader.u16()? })
+    };
+    parse().map_err(|error: MalformedKey| Fault::corrupt("feed", error))
+}
+
+/// A place in the order in which items with their own `ttl` die: by second, then by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct OwnExpiry {
+    /// The second.
+    pub second: Seconds,
+    /// The item.
+    pub number: ItemNumber,
+}
+
+impl OwnExpiry {
+    /// When and where an item with its own `ttl` dies; none for all others.
+    pub fn of(stamp: &Stamp) -> Option<Self> {
+        match stamp.ttl {
+            ItemTtl::Own(seconds) => {
+                Some(Self { second: stamp.ts.plus(seconds.get()), number: stamp.number })
+            }
+            ItemTtl::Inherit | ItemTtl::Never => None,
+        }
+    }
+
+    /// Behind every item that expires in this second.
+    pub fn end_of(second: Seconds) -> Self {
+        Self { second, number: ItemNumber::MAX }
+    }
+}
+
+/// The key in `Table::Expiry` of an item with its own time to live; it leads to the item's key.
+pub fn expiry_key(group: GroupId, expiry: OwnExpiry) -> Vec<u8> {
+    let mut key = Vec::with_capacity(25);
+    key.extend_from_slice(&group.0.to_be_bytes());
+    key.extend_from_slice(&expiry.second.0.to_be_bytes());
+    key.extend_from_slice(&expiry.number.0.to_be_bytes());
+    key
+}
+
+/// The place in a key of `Table::Expiry`.
+pub fn expiry_place(key: &[u8]) -> Result<OwnExpiry, Fault> {
+    let parse = || {
+        let mut reader = KeyReader::new(key);
+        reader.u64()?;
+        Ok(OwnExpiry { second: Seconds(reader.u64()?), number: ItemNumber(reader.u64()?) })
+    };
+    parse().map_err(|error: MalformedKey| Fault::corrupt("expiry", error))
+}
+
+/// Where the sweeper comes upon a version, if it expires: in the order of expiry, or in the feed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SweepPlace {
+    /// It has its own `ttl`.
+    Own(OwnExpiry),
+    /// It inherits the default.
+    Inheriting(FeedPosition),
+}
+
+const PLACE_OWN: u8 = 1;
+const PLACE_INHERITING: u8 = 2;
+
+impl SweepPlace {
+    fn of(stamp: &Stamp) -> Option<Self> {
+        match stamp.ttl {
+            ItemTtl::Never => None,
+            ItemTtl::Own(_) => OwnExpiry::of(stamp).map(SweepPlace::Own),
+            ItemTtl::Inherit => Some(SweepPlace::Inheriting(FeedPosition::of(stamp))),
+        }
+    }
+
+    /// What the index entries of a version hold: its place, if they tell it, without the item's number,
+    /// which their keys end with.
+    ///
+    /// | byte 0 | then |
+    /// |---|---|
+    /// | none | nothing: the entry goes when its item does |
+    /// | 1 | the second of its expiry |
+    /// | 2 | the operation (2 bytes), the LSN |
+    ///
+    /// Seconds and LSNs are big-endian, without the zeros they begin with.
+    pub fn in_entries_of(stamp: &Stamp) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(11);
+        match SweepPlace::of(stamp).filter(|_| stamp.entries_tell_place) {
+            None => {}
+            Some(SweepPlace::Own(expiry)) => {
+                bytes.push(PLACE_OWN);
+                put_trimmed(&mut bytes, expiry.second.0);
+            }
+            Some(SweepPlace::Inheriting(FeedPosition { lsn, operation })) => {
+                bytes.push(PLACE_INHERITING);
+                bytes.extend_from_slice(&operation.to_be_bytes());
+                put_trimmed(&mut bytes, lsn.0);
+            }
+        }
+        bytes
+    }
+
+    /// Reads what an entry of the item with this number holds; none if it tells no place.
+    pub fn in_entry(value: &[u8], number: ItemNumber) -> Result<Option<Self>, MalformedKey> {
+        Ok(match value {
+            [] => None,
+            [PLACE_OWN, second @ ..] => {
+                let second = Seconds(trimmed(second)?);
+                Some(SweepPlace::Own(OwnExpiry { second, number }))
+            }
+            [PLACE_INHERITING, high, low, lsn @ ..] => {
+                let operation = u16::from_be_bytes([*high, *low]);
+                Some(SweepPlace::Inheriting(FeedPosition { lsn: Lsn(trimmed(lsn)?), operation }))
+            }
+            _ => return Err(MalformedKey("an unknown place")),
+        })
+    }
+}
+
+fn put_trimmed(bytes: &mut Vec<u8>, number: u64) {
+    let zeros = number.leading_zeros() as usize / 8;
+    bytes.extend_from_slice(&number.to_be_bytes()[zeros..]);
+}
+
+fn trimmed(bytes: &[u8]) -> Result<u64, MalformedKey> {
+    let mut number = [0; 8];
+    let start = number.len().checked_sub(bytes.len()).ok_or(MalformedKey("a number too long"))?;
+    number[start..].copy_from_slice(bytes);
+    Ok(u64::from_be_bytes(number))
+}
+
+/// What a row of `Table::Feed` or `Table::Expiry` says of an item's version: enough to charge for it
+/// and to remove it unread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VersionRow {
+    /// The version's stamp.
+    pub stamp: Stamp,
+    /// Bytes of its body.
+    pub body_bytes: u32,
+    /// The item.
+    pub item: ItemKey,
+}
+
+impl VersionRow {
+    /// The row of a version.
+    pub fn new(key: &ItemKey, version: &Item) -> Self {
+        let body_bytes = u32::try_from(version.body.len()).expect("a body has a few megabytes");
+        Self { stamp: version.stamp, body_bytes, item: key.clone() }
+    }
+
+    /// The stored form: the stamp as in the item, the length of the body, the item's key.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(STAMP_BYTES + 4 + self.item.as_bytes().len());
+        self.stamp.put(&mut bytes);
+        bytes.extend_from_slice(&self.body_bytes.to_be_bytes());
+        bytes.extend_from_slice(self.item.as_bytes());
+        bytes
+    }
+
+    /// Reads a row.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Fault> {
+        let parse = || {
+            let mut reader = KeyReader::new(bytes);
+            let stamp = Stamp::read(&mut reader)?;
+            let body_bytes = reader.u32()?;
+            Ok(Self { stamp, body_bytes, item: ItemKey::from_bytes(reader.rest())? })
+        };
+        parse().map_err(|error: MalformedKey| Fault::corrupt("feed", error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::item::tests::{key, stamp};
+
+    proptest! {
+        #[test]
+        fn feed_rows_survive_the_round_trip_in_lsn_order(a: (u64, u16), b: (u64, u16)) {
+            let position = |(lsn, operation)| FeedPosition { lsn: Lsn(lsn), operation };
+            let (a, b) = (position(a), position(b));
+            let feed = GroupId(4);
+            prop_assert_eq!(a.cmp(&b), feed_key(feed, a).cmp(&feed_key(feed, b)));
+            prop_assert_eq!(feed_position(&feed_key(feed, a)).unwrap(), a);
+            prop_assert_eq!(FeedPosition::parse(&a.to_string()), Some(a));
+            let version = Item { stamp: stamp(ItemTtl::Inherit), body: vec![0; a.operation.into()] };
+            let row = VersionRow::new(&key("[1]", "x"), &version);
+            prop_assert_eq!(VersionRow::decode(&row.encode()).unwrap(), row);
+        }
+
+        #[test]
+        fn entries_tell_where_their_version_is_swept(
+            lsn: u64, operation: u16, ts: u64, number: u64, own in prop::option::of(1..u32::MAX)
+        ) {
+            let ttl = own.and_then(NonZeroU32::new).map_or(ItemTtl::Inherit, ItemTtl::Own);
+            let stamp = Stamp {
+                lsn: Lsn(lsn), operation, ts: Seconds(ts), number: ItemNumber(number), ..stamp(ttl)
+            };
+            let value = SweepPlace::in_entries_of(&stamp);
+            let place = SweepPlace::in_entry(&value, stamp.number).unwrap();
+            prop_assert_eq!(place, SweepPlace::of(&stamp));
+            let silent = Stamp { entries_tell_place: false, ..stamp };
+            prop_assert!(SweepPlace::in_entries_of(&silent).is_empty());
+        }
+
+        #[test]
+        fn places_in_the_order_of_expiry_survive_the_round_trip_in_order(
+            a: (u64, u64), b: (u64, u64)
+        ) {
+            let place = |(second, number)| OwnExpiry {
+                second: Seconds(second), number: ItemNumber(number)
+            };
+            let (a, b, group) = (place(a), place(b), GroupId(1));
+            prop_assert_eq!(a.cmp(&b), expiry_key(group, a).cmp(&expiry_key(group, b)));
+            prop_assert_eq!(expiry_place(&expiry_key(group, a)).unwrap(), a);
+        }
+
+        #[test]
+        fn any_bytes_are_decoded_without_panic(bytes: Vec<u8>) {
+            let _ = SweepPlace::in_entry(&bytes, ItemNumber(1));
+            let _ = VersionRow::decode(&bytes);
+            let _ = feed_position(&bytes);
+            let _ = expiry_place(&bytes);
+        }
+    }
+}
