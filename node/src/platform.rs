@@ -7,8 +7,10 @@
 use std::fs::{self, File};
 use std::io;
 use std::net::SocketAddr;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
 
 use ephemeris_raft::disk::{Disk, RealDisk};
 use ephemeris_raft::wal::{Wal, WalError, WalOptions};
@@ -124,6 +126,9 @@ pub(crate) const SNAPSHOT_DIRECTORY: &str = "snapshots";
 /// Beside the engine's files once one of them was found to be damaged; says what was found.
 const DAMAGE_FILE: &str = "DAMAGED";
 
+/// Threads that flush and compact, at most.
+const BACKGROUND_THREADS_MAX: u8 = 8;
+
 /// Takes the machine that a node is to run on.
 pub(crate) type TakeMachine = fn(&NodeConfig) -> Result<Box<dyn Platform>, DirectoryError>;
 
@@ -146,9 +151,17 @@ impl OperatingSystem {
         let options = RocksOptions {
             block_cache_bytes: config.block_cache_bytes,
             write_buffer_bytes: config.write_buffer_bytes,
+            background_threads: background_threads(),
         };
         Ok(Self { node: config.node, path, data, options, _lock: lock })
     }
+}
+
+/// One for each processor: fewer would fall behind what all processors together can write.
+fn background_threads() -> NonZero<u8> {
+    let processors = thread::available_parallelism().map_or(1, NonZero::get);
+    let threads = u8::try_from(processors).unwrap_or(u8::MAX).min(BACKGROUND_THREADS_MAX);
+    NonZero::new(threads).unwrap_or(NonZero::<u8>::MIN)
 }
 
 impl OperatingSystem {
@@ -170,7 +183,7 @@ impl OperatingSystem {
                 supervisor::fault(&format!("the write-ahead log has failed: {error}"));
             }
         };
-        std::thread::Builder::new().name("wal".into()).spawn(run)?;
+        thread::Builder::new().name("wal".into()).spawn(run)?;
         Ok(Storage { engine, wal, snapshots, executor: Executor::Threads })
     }
 

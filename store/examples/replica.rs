@@ -9,7 +9,7 @@
 //! node has them; after sweeps with a last flush, and all that is compacted then. Memory comes from the system's
 //! allocator, not from the one nodes use.
 
-use std::num::NonZeroU32;
+use std::num::{NonZero, NonZeroU32};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -40,8 +40,11 @@ const LASTING: u32 = 10;
 const VISITS: [usize; 3] = [1, 26, 256];
 const LIMITS: [u32; 3] = [250, 500, 2000];
 /// A node's memory for the engine, and how much of it is filled when the node flushes.
-const MEMORY: RocksOptions =
-    RocksOptions { block_cache_bytes: 32 << 20, write_buffer_bytes: 32 << 20 };
+const MEMORY: RocksOptions = RocksOptions {
+    block_cache_bytes: 32 << 20,
+    write_buffer_bytes: 32 << 20,
+    background_threads: NonZero::<u8>::MIN,
+};
 const FLUSHED_AT: u64 = 24 << 20;
 const STORED_AT: u64 = 1000;
 const ITEMS_A_SECOND: u32 = 5000;

@@ -96,13 +96,13 @@ pub(crate) async fn answer(gateway: &Gateway, call: &Call, what: &str) -> Result
             let status = ttl::status(&gateway.node).await;
             Ok(Reply::json(StatusCode::OK, status.to_string()).charge(Charge::METADATA_READ))
         }
-        ("ttl", Verb::Post) => ttl::switch(gateway, call).await,
-        ("forget-node", Verb::Post) => forget_node(gateway, call).await,
-        ("hand-over", Verb::Post) => {
+        ("ttl", Verb::Post(_)) => ttl::switch(gateway, call).await,
+        ("forget-node", Verb::Post(_)) => forget_node(gateway, call).await,
+        ("hand-over", Verb::Post(_)) => {
             gateway.node.step_aside().await;
             Ok(done("handedOver", gateway))
         }
-        ("flush", Verb::Post) => {
+        ("flush", Verb::Post(_)) => {
             gateway.node.flush().await;
             Ok(done("flushed", gateway))
         }

@@ -85,14 +85,12 @@ impl Intent {
     fn of(call: &Call, target: &Target) -> Self {
         let only_asks = match call.verb {
             Verb::Get => true,
-            Verb::Put | Verb::Patch | Verb::Delete | Verb::Other => false,
-            Verb::Post => {
-                answers_queries(target)
-                    && match call.headers.post_kind() {
-                        PostKind::Query | PostKind::QueryPlan => true,
-                        PostKind::Batch | PostKind::Upsert | PostKind::Create => false,
-                    }
-            }
+            Verb::Post(PostKind::Query | PostKind::QueryPlan) => answers_queries(target),
+            Verb::Post(PostKind::Batch | PostKind::Upsert | PostKind::Create)
+            | Verb::Put
+            | Verb::Patch
+            | Verb::Delete
+            | Verb::Other => false,
         };
         if only_asks { Intent::Read } else { Intent::Write }
     }

@@ -3,10 +3,12 @@
 //! Who knows a key of the account signs each request with it. The signed text is five lines: verb,
 //! resource type, resource link, `x-ms-date`, `date`. Who was given a permission shows a token.
 
+use std::borrow::Cow;
 use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 use axum::http::HeaderMap;
+use axum::http::header::AUTHORIZATION;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ephemeris_store::catalog::ClusterId;
@@ -51,9 +53,9 @@ struct Keys {
 }
 
 /// The `authorization` header, taken apart.
-struct Presented {
+struct Presented<'t> {
     kind: PresentedKind,
-    signature: String,
+    signature: &'t str,
 }
 
 #[derive(Clone, Copy)]
@@ -99,11 +101,12 @@ impl Verifier {
         now: SystemTime,
     ) -> Result<Credential, ApiError> {
         let keys = self.keys.load();
-        let Presented { kind, signature } = presented(headers)?;
+        let token = token_in(headers)?;
+        let Presented { kind, signature } = Presented::parse(&token)?;
         match kind {
             PresentedKind::Resource => {
                 let cluster = cluster.ok_or_else(ApiError::unknown_cluster)?;
-                keys.seals.open(cluster, &signature, now).map(Credential::Token)
+                keys.seals.open(cluster, signature, now).map(Credential::Token)
             }
             PresentedKind::Master => {
                 let signature = STANDARD.decode(signature).map_err(|_| malformed())?;
@@ -135,11 +138,9 @@ impl Keys {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let (ms_date, date) = (text("x-ms-date"), text("date"));
         check_date(ms_date.or(date), now)?;
-        let [ms_date, date] =
-            [ms_date, date].map(|date| date.unwrap_or_default().to_ascii_lowercase());
+        let dates = [ms_date, date].map(Option::unwrap_or_default);
         let (kind, link) = segments.signed();
-        let verb = verb.to_ascii_lowercase();
-        let payload = |link: &str| format!("{verb}\n{kind}\n{link}\n{ms_date}\n{date}\n");
+        let payload = |link: &str| payload(verb, kind, link, dates);
         let by_name = payload(&link);
         let credential = self.credential(&by_name, signature);
         // Few clients sign what a resource is called inside.
@@ -166,6 +167,21 @@ impl Keys {
     }
 }
 
+/// What is signed: five lines; verb and dates in lower case.
+fn payload(verb: &str, kind: &str, link: &str, [ms_date, date]: [&str; 2]) -> String {
+    let lines = [(verb, true), (kind, false), (link, false), (ms_date, true), (date, true)];
+    let mut text = String::with_capacity(lines.iter().map(|(line, _)| line.len() + 1).sum());
+    for (line, lowers) in lines {
+        let start = text.len();
+        text.push_str(line);
+        if lowers {
+            text[start..].make_ascii_lowercase();
+        }
+        text.push('\n');
+    }
+    text
+}
+
 /// Compares in constant time.
 fn matches(macs: &[HmacSha256], payload: &str, signature: &[u8]) -> bool {
     macs.iter().any(|mac| {
@@ -182,50 +198,55 @@ fn mac(key: &[u8]) -> HmacSha256 {
 /// The `authorization` header and the dates of a request, as a client makes them.
 pub(crate) fn sign(key: &[u8], verb: &str, segments: &Segments, ms_date: &str) -> String {
     let (kind, link) = segments.signed();
-    let (verb, date) = (verb.to_lowercase(), ms_date.to_lowercase());
     let mut mac = mac(key);
-    mac.update(format!("{verb}\n{kind}\n{link}\n{date}\n\n").as_bytes());
+    mac.update(payload(verb, kind, &link, [ms_date, ""]).as_bytes());
     let signature = STANDARD.encode(mac.finalize().into_bytes());
     let token = format!("type=master&ver=1.0&sig={signature}");
     percent_encoding::utf8_percent_encode(&token, percent_encoding::NON_ALPHANUMERIC).to_string()
 }
 
 fn malformed() -> ApiError {
-    ApiError::Unauthorized("The authorization header is malformed.".to_string())
+    refuse("The authorization header is malformed.")
 }
 
-/// Takes the `authorization` header apart.
-fn presented(headers: &HeaderMap) -> Result<Presented, ApiError> {
-    let refuse = |reason: &str| ApiError::Unauthorized(reason.to_string());
-    let header = headers.get("authorization").ok_or_else(|| {
+fn refuse(reason: &str) -> ApiError {
+    ApiError::Unauthorized(reason.to_string())
+}
+
+/// The `authorization` header, decoded.
+fn token_in(headers: &HeaderMap) -> Result<Cow<'_, str>, ApiError> {
+    let header = headers.get(AUTHORIZATION).ok_or_else(|| {
         refuse(
             "Required Header authorization is missing. Ensure a valid Authorization token is \
              passed.",
         )
     })?;
     let header = header.to_str().map_err(|_| malformed())?;
-    let token = percent_decode_str(header).decode_utf8().map_err(|_| malformed())?;
-    let mut kind = None;
-    let mut signature = None;
-    for part in token.split('&') {
-        match part.split_once('=') {
-            Some(("type", value)) => kind = Some(value),
-            Some(("sig", value)) => signature = Some(value),
-            Some(_) | None => {}
+    percent_decode_str(header).decode_utf8().map_err(|_| malformed())
+}
+
+impl<'t> Presented<'t> {
+    fn parse(token: &'t str) -> Result<Self, ApiError> {
+        let (mut kind, mut signature) = (None, None);
+        for part in token.split('&') {
+            match part.split_once('=') {
+                Some(("type", value)) => kind = Some(value),
+                Some(("sig", value)) => signature = Some(value),
+                Some(_) | None => {}
+            }
         }
+        let kind = match kind {
+            Some("master") => PresentedKind::Master,
+            Some("resource") => PresentedKind::Resource,
+            Some("aad") => {
+                let message = "Tokens of Microsoft Entra ID are not accepted: sign with a key of \
+                               the account, or show a resource token.";
+                return Err(refuse(message));
+            }
+            Some(_) | None => return Err(malformed()),
+        };
+        Ok(Self { kind, signature: signature.ok_or_else(malformed)? })
     }
-    let kind = match kind {
-        Some("master") => PresentedKind::Master,
-        Some("resource") => PresentedKind::Resource,
-        Some("aad") => {
-            let message = "Tokens of Microsoft Entra ID are not accepted: sign with a key of the \
-                           account, or show a resource token.";
-            return Err(refuse(message));
-        }
-        Some(_) | None => return Err(malformed()),
-    };
-    let signature = signature.ok_or_else(malformed)?.to_string();
-    Ok(Presented { kind, signature })
 }
 
 fn check_date(date: Option<&str>, now: SystemTime) -> Result<(), ApiError> {

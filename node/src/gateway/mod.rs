@@ -91,7 +91,7 @@ pub(crate) struct Gateway {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
     Get,
-    Post,
+    Post(PostKind),
     Put,
     Patch,
     Delete,
@@ -127,10 +127,10 @@ impl Call {
 }
 
 impl Verb {
-    fn of(method: &Method) -> Self {
+    fn of(method: &Method, headers: &RequestHeaders) -> Self {
         match *method {
             Method::GET => Verb::Get,
-            Method::POST => Verb::Post,
+            Method::POST => Verb::Post(headers.post_kind()),
             Method::PUT => Verb::Put,
             Method::PATCH => Verb::Patch,
             Method::DELETE => Verb::Delete,
@@ -215,13 +215,14 @@ impl Gateway {
     async fn answer(&self, parts: Parts, body: Body) -> Result<Reply, Failure> {
         let _under_way = UnderWay::enter(&self.under_way)?;
         let segments = Segments::parse(parts.uri.path())?;
-        let (method, verb) = (parts.method.clone(), Verb::of(&parts.method));
+        let method = parts.method.clone();
         let (cluster, date) = (self.node.cluster(), self.node.date());
         let name = method.as_str();
         let credential = self.verifier.verify(name, &segments, &parts.headers, cluster, date)?;
         let target = segments.target()?;
         let body = read_body(&parts, body).await?;
         let headers = RequestHeaders::new(parts.headers, &parts.uri);
+        let verb = Verb::of(&method, &headers);
         let deadline = clock::monotonic() + self.timeout();
         let access = self.access(credential, deadline).await?;
         let account = self.node.config().consistency;
@@ -269,10 +270,8 @@ impl Gateway {
 fn price(call: &Call, target: &Target) -> Price {
     let reads_items = match call.verb {
         Verb::Get => matches!(target, Target::Items(_) | Target::Item(..)),
-        Verb::Post => {
-            matches!(target, Target::Items(_)) && call.headers.post_kind() == PostKind::Query
-        }
-        Verb::Put | Verb::Patch | Verb::Delete | Verb::Other => false,
+        Verb::Post(PostKind::Query) => matches!(target, Target::Items(_)),
+        Verb::Post(_) | Verb::Put | Verb::Patch | Verb::Delete | Verb::Other => false,
     };
     let is_strong = call.consistency >= ConsistencyLevel::BoundedStaleness;
     if reads_items && is_strong { Price::Twice } else { Price::Once }
@@ -313,13 +312,13 @@ async fn dispatch(gateway: &Gateway, call: &Call, target: &Target) -> Result<Rep
     match target {
         Target::Account => match call.verb {
             Verb::Get => Ok(account::read(gateway, call)),
-            Verb::Post | Verb::Put | Verb::Patch | Verb::Delete | Verb::Other => {
+            Verb::Post(_) | Verb::Put | Verb::Patch | Verb::Delete | Verb::Other => {
                 Err(call.not_allowed("GET"))
             }
         },
         Target::Databases => match call.verb {
             Verb::Get => databases::list(gateway, call).await,
-            Verb::Post => match feed_post(call)? {
+            Verb::Post(kind) => match feed_post(kind)? {
                 FeedPost::Query => databases::query(gateway, call).await,
                 FeedPost::Create => databases::create(gateway, call).await,
             },
@@ -330,13 +329,13 @@ async fn dispatch(gateway: &Gateway, call: &Call, target: &Target) -> Result<Rep
         Target::Database(database) => match call.verb {
             Verb::Get => databases::read(gateway, call, database).await,
             Verb::Delete => databases::delete(gateway, call, database).await,
-            Verb::Post | Verb::Put | Verb::Patch | Verb::Other => {
+            Verb::Post(_) | Verb::Put | Verb::Patch | Verb::Other => {
                 Err(call.not_allowed("GET, DELETE"))
             }
         },
         Target::Containers(database) => match call.verb {
             Verb::Get => containers::list(gateway, call, database).await,
-            Verb::Post => match feed_post(call)? {
+            Verb::Post(kind) => match feed_post(kind)? {
                 FeedPost::Query => containers::query(gateway, call, database).await,
                 FeedPost::Create => containers::create(gateway, call, database).await,
             },
@@ -351,17 +350,17 @@ async fn dispatch(gateway: &Gateway, call: &Call, target: &Target) -> Result<Rep
             Verb::Put => items::replace(gateway, call, path, id).await,
             Verb::Delete => items::delete(gateway, call, path, id).await,
             Verb::Patch => items::patch(gateway, call, path, id).await,
-            Verb::Post | Verb::Other => Err(call.not_allowed("GET, PUT, PATCH, DELETE")),
+            Verb::Post(_) | Verb::Other => Err(call.not_allowed("GET, PUT, PATCH, DELETE")),
         },
         Target::Ranges(path) => match call.verb {
             Verb::Get => partition_ranges::list(gateway, call, path).await,
-            Verb::Post | Verb::Put | Verb::Patch | Verb::Delete | Verb::Other => {
+            Verb::Post(_) | Verb::Put | Verb::Patch | Verb::Delete | Verb::Other => {
                 Err(call.not_allowed("GET"))
             }
         },
         Target::Scripts(path, kind) => match call.verb {
             Verb::Get => scripts::list(gateway, call, path, *kind).await,
-            Verb::Post => match feed_post(call)? {
+            Verb::Post(post) => match feed_post(post)? {
                 FeedPost::Query => scripts::query(gateway, call, path, *kind).await,
                 FeedPost::Create => scripts::create(gateway, call, path, *kind).await,
             },
@@ -372,7 +371,7 @@ async fn dispatch(gateway: &Gateway, call: &Call, target: &Target) -> Result<Rep
         Target::Script(path, kind, name) => dispatch_script(gateway, call, path, *kind, name).await,
         Target::Users(database) => match call.verb {
             Verb::Get => users::list(gateway, call, database).await,
-            Verb::Post => users::post(gateway, call, database).await,
+            Verb::Post(kind) => users::post(gateway, call, database, kind).await,
             Verb::Put | Verb::Patch | Verb::Delete | Verb::Other => {
                 Err(call.not_allowed("GET, POST"))
             }
@@ -380,14 +379,14 @@ async fn dispatch(gateway: &Gateway, call: &Call, target: &Target) -> Result<Rep
         Target::User(path) => dispatch_user(gateway, call, path).await,
         Target::Permissions(path) => match call.verb {
             Verb::Get => permissions::list(gateway, call, path).await,
-            Verb::Post => permissions::post(gateway, call, path).await,
+            Verb::Post(kind) => permissions::post(gateway, call, path, kind).await,
             Verb::Put | Verb::Patch | Verb::Delete | Verb::Other => {
                 Err(call.not_allowed("GET, POST"))
             }
         },
         Target::Permission(path, name) => dispatch_permission(gateway, call, path, name).await,
         Target::Clear(path) => match call.verb {
-            Verb::Post => items::clear(gateway, call, path).await,
+            Verb::Post(_) => items::clear(gateway, call, path).await,
             Verb::Get | Verb::Put | Verb::Patch | Verb::Delete | Verb::Other => {
                 Err(call.not_allowed("POST"))
             }
@@ -395,7 +394,7 @@ async fn dispatch(gateway: &Gateway, call: &Call, target: &Target) -> Result<Rep
         Target::Conflicts(path) => dispatch_conflicts(gateway, call, path).await,
         Target::Offers => match call.verb {
             Verb::Get => throughput::list(gateway, call).await,
-            Verb::Post => throughput::query(gateway, call).await,
+            Verb::Post(_) => throughput::query(gateway, call).await,
             Verb::Put | Verb::Patch | Verb::Delete | Verb::Other => {
                 Err(call.not_allowed("GET, POST"))
             }
@@ -415,7 +414,7 @@ async fn dispatch_container(
         Verb::Get => containers::read(gateway, call, path).await,
         Verb::Put => containers::replace(gateway, call, path).await,
         Verb::Delete => containers::delete(gateway, call, path).await,
-        Verb::Post | Verb::Patch | Verb::Other => Err(call.not_allowed("GET, PUT, DELETE")),
+        Verb::Post(_) | Verb::Patch | Verb::Other => Err(call.not_allowed("GET, PUT, DELETE")),
     }
 }
 
@@ -427,7 +426,7 @@ async fn dispatch_conflicts(
 ) -> Result<Reply, Failure> {
     let container = gateway.container(call, path).await?.container.number;
     let rid = ephemeris_store::ids::ResourceId::Container(container).to_string();
-    if call.verb == Verb::Post
+    if matches!(call.verb, Verb::Post(_))
         && call.headers.partition_key()?.is_none()
         && !call.headers.crosses_partitions()
     {
@@ -440,7 +439,9 @@ async fn dispatch_offer(gateway: &Gateway, call: &Call, name: &str) -> Result<Re
     match call.verb {
         Verb::Get => throughput::read(gateway, call, name).await,
         Verb::Put => throughput::replace(gateway, call, name).await,
-        Verb::Post | Verb::Patch | Verb::Delete | Verb::Other => Err(call.not_allowed("GET, PUT")),
+        Verb::Post(_) | Verb::Patch | Verb::Delete | Verb::Other => {
+            Err(call.not_allowed("GET, PUT"))
+        }
     }
 }
 
@@ -455,7 +456,7 @@ async fn dispatch_items(
             Some(feed) => Box::pin(change_feed::read(gateway, call, path, feed)).await,
             None => Box::pin(query::read_feed(gateway, call, path)).await,
         },
-        Verb::Post => match call.headers.post_kind() {
+        Verb::Post(kind) => match kind {
             PostKind::Query => Box::pin(query::query(gateway, call, path)).await,
             PostKind::Create => items::create(gateway, call, path).await,
             PostKind::Upsert => items::upsert(gateway, call, path).await,
@@ -481,7 +482,7 @@ async fn dispatch_script(
         Verb::Get => scripts::read(gateway, call, path, kind, name).await,
         Verb::Put => scripts::replace(gateway, call, path, kind, name).await,
         Verb::Delete => scripts::delete(gateway, call, path, kind, name).await,
-        Verb::Post => match kind {
+        Verb::Post(_) => match kind {
             ScriptKind::StoredProcedure => {
                 let what = "Running a stored procedure".to_string();
                 Err(ApiError::NotSupported(what).into())
@@ -497,7 +498,7 @@ async fn dispatch_user(gateway: &Gateway, call: &Call, path: &UserPath) -> Resul
         Verb::Get => users::read(gateway, call, path).await,
         Verb::Put => users::replace(gateway, call, path).await,
         Verb::Delete => users::delete(gateway, call, path).await,
-        Verb::Post | Verb::Patch | Verb::Other => Err(call.not_allowed("GET, PUT, DELETE")),
+        Verb::Post(_) | Verb::Patch | Verb::Other => Err(call.not_allowed("GET, PUT, DELETE")),
     }
 }
 
@@ -511,7 +512,7 @@ async fn dispatch_permission(
         Verb::Get => permissions::read(gateway, call, path, name).await,
         Verb::Put => permissions::replace(gateway, call, path, name).await,
         Verb::Delete => permissions::delete(gateway, call, path, name).await,
-        Verb::Post | Verb::Patch | Verb::Other => Err(call.not_allowed("GET, PUT, DELETE")),
+        Verb::Post(_) | Verb::Patch | Verb::Other => Err(call.not_allowed("GET, PUT, DELETE")),
     }
 }
 
@@ -521,8 +522,8 @@ enum FeedPost {
     Create,
 }
 
-fn feed_post(call: &Call) -> Result<FeedPost, ApiError> {
-    match call.headers.post_kind() {
+fn feed_post(kind: PostKind) -> Result<FeedPost, ApiError> {
+    match kind {
         PostKind::Query => Ok(FeedPost::Query),
         PostKind::Create => Ok(FeedPost::Create),
         PostKind::QueryPlan | PostKind::Batch | PostKind::Upsert => Err(ApiError::BadRequest(
@@ -535,7 +536,7 @@ fn feed_post(call: &Call) -> Result<FeedPost, ApiError> {
 fn empty_feed(gateway: &Gateway, call: &Call, name: (&str, &str)) -> Result<Reply, Failure> {
     match call.verb {
         Verb::Get => feed::list(gateway, call, name, Vec::new()),
-        Verb::Post => match feed_post(call)? {
+        Verb::Post(kind) => match feed_post(kind)? {
             FeedPost::Query => feed::query(gateway, call, name, Vec::new()),
             FeedPost::Create => {
                 Err(ApiError::NotSupported(format!("Creating {}", name.1.to_lowercase())).into())

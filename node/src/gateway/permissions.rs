@@ -94,8 +94,9 @@ pub(crate) async fn post(
     gateway: &Gateway,
     call: &Call,
     path: &UserPath,
+    kind: PostKind,
 ) -> Result<Reply, Failure> {
-    match call.headers.post_kind() {
+    match kind {
         PostKind::Query => query(gateway, call, path).await,
         PostKind::Create => create(gateway, call, path, IfTaken::Refuse).await,
         PostKind::Upsert => create(gateway, call, path, IfTaken::Replace).await,

@@ -86,8 +86,13 @@ pub(super) fn status_of(created: Created) -> StatusCode {
 }
 
 /// `POST /dbs/d/users`
-pub(crate) async fn post(gateway: &Gateway, call: &Call, database: &str) -> Result<Reply, Failure> {
-    match call.headers.post_kind() {
+pub(crate) async fn post(
+    gateway: &Gateway,
+    call: &Call,
+    database: &str,
+    kind: PostKind,
+) -> Result<Reply, Failure> {
+    match kind {
         PostKind::Query => query(gateway, call, database).await,
         PostKind::Create => create(gateway, call, database, IfTaken::Refuse).await,
         PostKind::Upsert => create(gateway, call, database, IfTaken::Replace).await,

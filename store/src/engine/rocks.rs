@@ -6,6 +6,7 @@
 
 mod collector;
 
+use std::num::NonZero;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -26,7 +27,7 @@ use super::{
 use crate::ids::{GroupId, ItemNumber};
 use crate::keycode::prefix_end;
 
-/// How much memory the engine may take.
+/// How much memory and how many threads the engine may take.
 #[derive(Clone, Copy, Debug)]
 pub struct RocksOptions {
     /// Cache of uncompressed blocks, in bytes.
@@ -34,11 +35,18 @@ pub struct RocksOptions {
     /// What all tables together may hold before it is flushed, in bytes, as long as somebody does; the engine
     /// itself flushes at twice as much, or when one table holds so much.
     pub write_buffer_bytes: usize,
+    /// Threads that flush and compact: one that flushes and one that compacts at least, and of every four
+    /// three compact.
+    pub background_threads: NonZero<u8>,
 }
 
 impl Default for RocksOptions {
     fn default() -> Self {
-        Self { block_cache_bytes: 64 << 20, write_buffer_bytes: 64 << 20 }
+        Self {
+            block_cache_bytes: 64 << 20,
+            write_buffer_bytes: 64 << 20,
+            background_threads: NonZero::<u8>::MIN,
+        }
     }
 }
 
@@ -170,7 +178,7 @@ fn database_options(options: RocksOptions) -> Options {
     // Without this the column families would survive a crash at different points of history.
     database.set_atomic_flush(true);
     database.set_db_write_buffer_size(2 * options.write_buffer_bytes);
-    database.set_max_background_jobs(2);
+    database.set_max_background_jobs(options.background_threads.get().into());
     database.set_bytes_per_sync(1 << 20);
     database.set_keep_log_file_num(4);
     database.set_max_open_files(512);
@@ -432,15 +440,17 @@ mod tests {
     #[test]
     fn flushing_and_compacting_leave_time_to_requests() {
         let directory = tempfile::tempdir().expect("the temporary directory is writable");
-        let open =
-            || RocksEngine::open(directory.path(), RocksOptions::default(), Box::new(|_| ()));
-        let engine = open().expect("it opens");
+        let eight = NonZero::new(8).expect("not zero");
+        let options = RocksOptions { background_threads: eight, ..RocksOptions::default() };
+        let engine = RocksEngine::open(directory.path(), options, Box::new(|_| ()));
+        let engine = engine.expect("it opens");
         let niceness = |thread| getpriority_process(thread).expect("the thread is there");
         let mut found: Vec<_> =
             background_threads().map(|(thread, wanted)| (wanted, niceness(Some(thread)))).collect();
         found.sort_unstable();
-        let expected = BACKGROUND_THREADS.map(|(_, wanted)| (wanted, wanted.max(niceness(None))));
-        assert_eq!(found, expected, "one thread flushes, one compacts");
+        let [flushing, compacting] =
+            BACKGROUND_THREADS.map(|(_, wanted)| (wanted, wanted.max(niceness(None))));
+        assert_eq!(found, [vec![flushing; 2], vec![compacting; 6]].concat());
         drop(engine);
     }
 }
