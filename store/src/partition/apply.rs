@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::unique::UniqueChanges;
-use super::{Cleared, Partition, PartitionState};
+use super::{Cleared, Contents, Partition, PartitionState};
 use crate::charge::Charge;
 use crate::codec;
 use crate::command::{
@@ -137,17 +137,10 @@ impl Partition {
     ) -> Result<(), Fault> {
         let Draft { state, index, unique_keys, cleared, mut batch, .. } = draft;
         machine::put_meta(&mut batch, self.spec.group, MetaTag::State, &state);
-        let mut shared = self.write_shared();
-        self.engine.write(batch)?;
-        shared.state = state;
-        shared.index = index;
-        shared.unique_keys = unique_keys;
-        shared.cleared = cleared;
+        let membership = draft.membership.or_else(|| self.published.now().membership.clone());
+        let contents = Contents { state, index, unique_keys, cleared, membership };
+        self.published.publish(&*self.engine, batch, contents)?;
         self.due.note(draft.due);
-        if draft.membership.is_some() {
-            shared.membership = draft.membership;
-        }
-        drop(shared);
         draft.outcomes.into_iter().for_each(answer);
         Ok(())
     }
@@ -155,14 +148,14 @@ impl Partition {
 
 impl<'p> Draft<'p> {
     fn new(partition: &'p Partition) -> Self {
-        let shared = partition.read_shared();
+        let contents = partition.published.now();
         Self {
             partition,
-            state: shared.state,
-            index: shared.index.clone(),
-            unique_keys: shared.unique_keys.clone(),
-            cleared: shared.cleared.clone(),
-            lsn: shared.state.lsn(),
+            state: contents.state,
+            index: contents.index.clone(),
+            unique_keys: contents.unique_keys.clone(),
+            cleared: contents.cleared.clone(),
+            lsn: contents.state.lsn(),
             batch: Batch::default(),
             entries: EntryChanges::default(),
             unique: UniqueChanges::default(),

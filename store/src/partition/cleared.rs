@@ -89,7 +89,7 @@ impl Cleared {
 impl Partition {
     /// True while rows of deleted logical partitions wait to be removed.
     pub fn is_clearing(&self) -> bool {
-        !self.read_shared().cleared.is_empty()
+        !self.published.now().cleared.is_empty()
     }
 }
 

@@ -99,7 +99,7 @@ impl PartitionView {
         let range = KeyRange::prefix(Table::Index, self.spec.group.0.to_be_bytes().to_vec());
         let mut rows = self.rows(&range)?;
         let mut malformed = Ok(());
-        let is_garbage = |(key, value): &Row| is_garbage(&self.state.swept, number(key)?, value);
+        let is_garbage = |(key, value): &Row| is_garbage(&self.state().swept, number(key)?, value);
         rows.retain(|row| match is_garbage(row) {
             Ok(is_garbage) => !is_garbage,
             Err(error) => {

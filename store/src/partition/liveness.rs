@@ -4,7 +4,7 @@
 //! deleted (`Cleared`). Its rows go later; every path asks here, so that nobody can tell.
 
 use super::apply::Draft;
-use super::{Cleared, Fetched, PartitionView};
+use super::{Cleared, Contents, Fetched, PartitionView};
 use crate::item::{Item, ItemKey, Stamp};
 use crate::time::Millis;
 use crate::ttl::{Life, TtlState};
@@ -25,7 +25,11 @@ struct Liveness<'a> {
     cleared: &'a Cleared,
 }
 
-impl Liveness<'_> {
+impl<'a> Liveness<'a> {
+    fn by(contents: &'a Contents) -> Self {
+        Self { ttl: contents.state.ttl(), cleared: &contents.cleared }
+    }
+
     /// How a version ended, as far as the log says; none if it exists. What comes first counts.
     fn end(&self, item: &[u8], stamp: &Stamp) -> Option<End> {
         let clearing = self.cleared.clearing(item, stamp.lsn);
@@ -61,7 +65,7 @@ impl PartitionView {
     /// Judges a version, by the bytes of its `ItemKey` and its stamp, for a reader whose clock may read
     /// as late as `hi`.
     pub fn judge(&self, item: &[u8], stamp: &Stamp, hi: Millis) -> Life {
-        Liveness { ttl: self.state.ttl(), cleared: &self.cleared }.judge(item, stamp, hi)
+        Liveness::by(&self.contents).judge(item, stamp, hi)
     }
 }
 
@@ -69,7 +73,6 @@ impl Fetched<'_> {
     /// Judges what was fetched for a reader whose clock may read as late as `hi`.
     pub fn judge(&self, hi: Millis) -> Life {
         let Some(item) = &self.item else { return Life::Dead };
-        let liveness = Liveness { ttl: self.state.ttl(), cleared: &self.cleared };
-        liveness.judge(self.key.as_bytes(), &item.stamp, hi)
+        Liveness::by(&self.contents).judge(self.key.as_bytes(), &item.stamp, hi)
     }
 }

@@ -3,7 +3,7 @@
 //! `apply` is the only way to change it: (1) advance the clock by the proposer's reading, (2) carry
 //! out the command against the state at that clock, collecting changes, (3) write one engine batch
 //! with the rows, the applied position, the clock and the cursors. Readers see either all of an entry
-//! or nothing of it.
+//! or nothing of it, and never wait for one: `published`.
 
 mod apply;
 mod backlog;
@@ -14,12 +14,13 @@ mod garbage;
 mod history;
 mod index;
 mod liveness;
+mod published;
 mod read;
 mod scan;
 mod sweep;
 mod unique;
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +30,7 @@ use cleared::Cleared;
 use cursors::SweepCursors;
 pub(crate) use garbage::Garbage;
 pub use history::{Change, ChangeRecord, Image, Retention};
+use published::{Contents, Published};
 pub use read::{Fetched, PageOutcome, PartitionView};
 pub use scan::{EntryRef, IndexCursor, IndexEntry, ItemCursor, ItemRef};
 
@@ -37,7 +39,7 @@ use crate::engine::{Batch, Engine, Fault, KeyRange, Read, Table};
 use crate::ids::{ContainerNumber, GroupId, Lsn};
 use crate::indexing::{IndexState, UniqueKeys};
 use crate::item::ContainerKeys;
-use crate::machine::{self, Entry, LogId, Machine, Membership, MetaTag, Progress};
+use crate::machine::{self, Entry, LogId, Machine, MetaTag, Progress};
 use crate::partition_key::SlotRange;
 use crate::timeline::FeedPosition;
 use crate::ttl::TtlState;
@@ -113,21 +115,11 @@ pub struct Partition {
     engine: Arc<dyn Engine>,
     spec: PartitionSpec,
     keys: ContainerKeys,
-    shared: RwLock<Shared>,
+    published: Published,
     due: due::Due,
 }
 
-/// What changes together with the engine's rows.
-#[derive(Clone, Default)]
-struct Shared {
-    state: PartitionState,
-    index: Arc<IndexState>,
-    unique_keys: Arc<UniqueKeys>,
-    cleared: Arc<Cleared>,
-    membership: Option<Membership>,
-}
-
-impl Shared {
+impl Contents {
     fn load(engine: &dyn Engine, group: GroupId) -> Result<Self, Fault> {
         let state = machine::read_meta(engine, group, MetaTag::State)?.unwrap_or_default();
         let membership = machine::read_meta(engine, group, MetaTag::Membership)?;
@@ -144,9 +136,9 @@ impl Partition {
     /// Opens a partition over what the engine holds of it; empty if it holds nothing.
     pub fn open(engine: Arc<dyn Engine>, spec: PartitionSpec) -> Result<Self, Fault> {
         remember_spec(engine.as_ref(), &spec)?;
-        let shared = Shared::load(engine.as_ref(), spec.group)?;
+        let published = Published::new(Contents::load(engine.as_ref(), spec.group)?);
         let keys = ContainerKeys::new(spec.container);
-        Ok(Self { engine, spec, keys, shared: RwLock::new(shared), due: due::Due::default() })
+        Ok(Self { engine, spec, keys, published, due: due::Due::default() })
     }
 
     /// Every partition the engine holds rows of, or once held.
@@ -161,25 +153,17 @@ impl Partition {
 
     /// The state as of the last entry applied.
     pub fn state(&self) -> PartitionState {
-        self.read_shared().state
+        self.published.now().state
     }
 
     /// The index as of the last entry applied.
     pub fn index(&self) -> Arc<IndexState> {
-        self.read_shared().index.clone()
+        self.published.now().index.clone()
     }
 
     /// The unique keys as of the last entry applied.
     pub fn unique_keys(&self) -> Arc<UniqueKeys> {
-        self.read_shared().unique_keys.clone()
-    }
-
-    fn read_shared(&self) -> std::sync::RwLockReadGuard<'_, Shared> {
-        self.shared.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write_shared(&self) -> std::sync::RwLockWriteGuard<'_, Shared> {
-        self.shared.write().unwrap_or_else(PoisonError::into_inner)
+        self.published.now().unique_keys.clone()
     }
 
     /// Rows of this partition: its items by slot, and what orders them by time.
@@ -212,8 +196,7 @@ impl Machine for Partition {
     type Outcome = crate::command::Outcome;
 
     fn progress(&self) -> Progress {
-        let shared = self.read_shared();
-        Progress { applied: shared.state.applied, membership: shared.membership.clone() }
+        self.published.now().progress()
     }
 
     fn apply(&self, position: LogId, entry: Entry<'_>) -> Result<Option<Self::Outcome>, Fault> {
@@ -239,20 +222,17 @@ impl Machine for Partition {
     }
 
     fn view(&self) -> (Arc<dyn Read>, Progress) {
-        let shared = self.read_shared();
-        let progress =
-            Progress { applied: shared.state.applied, membership: shared.membership.clone() };
-        (self.engine.view(), progress)
+        let (contents, view) = self.published.view(&*self.engine);
+        (view, contents.progress())
     }
 
     /// Shows a partition that has not learned its container's policy yet, which nobody reads.
     fn unload(&self) {
-        *self.write_shared() = Shared::default();
+        self.published.replace(Contents::default());
     }
 
     fn reload(&self) -> Result<(), Fault> {
-        let loaded = Shared::load(self.engine.as_ref(), self.spec.group)?;
-        *self.write_shared() = loaded;
+        self.published.replace(Contents::load(self.engine.as_ref(), self.spec.group)?);
         self.due.forget();
         Ok(())
     }

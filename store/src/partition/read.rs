@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use super::{Cleared, Partition, PartitionSpec, PartitionState};
+use super::{Contents, Partition, PartitionSpec, PartitionState};
 use crate::engine::{Fault, KeyRange, Read, Row, Rows, Table};
 use crate::ids::{ContainerNumber, ItemNumber, Lsn};
-use crate::indexing::IndexState;
 use crate::item::{ContainerKeys, Item, ItemKey};
 use crate::time::Seconds;
 
@@ -17,8 +16,7 @@ use crate::time::Seconds;
 pub struct Fetched<'k> {
     pub(super) key: &'k ItemKey,
     pub(super) item: Option<Item>,
-    pub(super) state: PartitionState,
-    pub(super) cleared: Arc<Cleared>,
+    pub(super) contents: Arc<Contents>,
 }
 
 impl Fetched<'_> {
@@ -29,12 +27,12 @@ impl Fetched<'_> {
 
     /// The state under which it was fetched.
     pub fn state(&self) -> &PartitionState {
-        &self.state
+        &self.contents.state
     }
 
     /// The last entry applied when it was fetched.
     pub fn lsn(&self) -> Lsn {
-        self.state.lsn()
+        self.contents.state.lsn()
     }
 }
 
@@ -62,9 +60,7 @@ impl<P> PageOutcome<P> {
 pub struct PartitionView {
     pub(super) read: Arc<dyn Read>,
     pub(super) spec: PartitionSpec,
-    pub(super) state: PartitionState,
-    pub(super) index: Arc<IndexState>,
-    pub(super) cleared: Arc<Cleared>,
+    pub(super) contents: Arc<Contents>,
     pub(super) keys: ContainerKeys,
 }
 
@@ -72,12 +68,9 @@ impl Partition {
     /// Fetches the stored version of an item, dead or alive.
     pub fn fetch<'k>(&self, key: &'k ItemKey) -> Result<Fetched<'k>, Fault> {
         let row_key = self.keys.item(key);
-        let (row, state, cleared) = {
-            let shared = self.read_shared();
-            (self.engine.get(Table::Items, &row_key)?, shared.state, shared.cleared.clone())
-        };
-        let item = row.map(Item::decode).transpose()?;
-        Ok(Fetched { key, item, state, cleared })
+        let (contents, row) = self.published.get(&*self.engine, Table::Items, &row_key);
+        let item = row?.map(Item::decode).transpose()?;
+        Ok(Fetched { key, item, contents })
     }
 
     /// Finds the item with this number, as a `_rid` names it.
@@ -94,17 +87,15 @@ impl Partition {
 
     /// A view that later entries do not change.
     pub fn snapshot(&self) -> PartitionView {
-        let shared = self.read_shared();
-        let (spec, state, keys) = (self.spec, shared.state, self.keys);
-        let (index, cleared) = (shared.index.clone(), shared.cleared.clone());
-        PartitionView { read: self.engine.view(), spec, state, index, cleared, keys }
+        let (contents, read) = self.published.view(&*self.engine);
+        PartitionView { read, spec: self.spec, contents, keys: self.keys }
     }
 }
 
 impl PartitionView {
     /// The state of that moment.
     pub fn state(&self) -> &PartitionState {
-        &self.state
+        &self.contents.state
     }
 
     /// The container.

@@ -95,7 +95,7 @@ impl ItemCursor<'_> {
 impl PartitionView {
     /// Which paths have entries that may be used.
     pub fn index(&self) -> &IndexState {
-        &self.index
+        &self.contents.index
     }
 
     /// A cursor over entries of a path that `index` serves; behind one of them, if one is given, in
@@ -109,7 +109,7 @@ impl PartitionView {
         direction: Direction,
         after: Option<&IndexEntry>,
     ) -> IndexCursor<'_> {
-        let serving = self.index.serving().expect("only what is served is scanned");
+        let serving = self.contents.index.serving().expect("only what is served is scanned");
         let prefix = serving.prefix(self.spec.group);
         let (start, end) = range.rows(&prefix);
         let mut rows = KeyRange { table: Table::Index, start, end };
@@ -123,7 +123,11 @@ impl PartitionView {
             }
         }
         let value_at = prefix.len() + range.path().as_bytes().len();
-        IndexCursor { rows: self.read.cursor(&rows, direction), value_at, swept: self.state.swept }
+        IndexCursor {
+            rows: self.read.cursor(&rows, direction),
+            value_at,
+            swept: self.state().swept,
+        }
     }
 
     /// The entries of `index_cursor`, copied; none in the place of garbage.
@@ -186,11 +190,11 @@ impl PartitionView {
         hi: Millis,
         show: &mut impl FnMut(ItemNumber, Life) -> ControlFlow<()>,
     ) -> Result<(), Fault> {
-        for (clearing, rows) in self.cleared.unswept(self.keys) {
+        for (clearing, rows) in self.contents.cleared.unswept(self.keys) {
             let mut items = self.item_cursor(&rows, Direction::Forward);
             while let Some(ItemRef { key, stamp, .. }) = items.next_item()? {
-                let is_in_time = self.state.ttl().judge(stamp.ttl, stamp.ts, hi) == Life::Alive;
-                let is_cleared = self.cleared.clearing(key, stamp.lsn) == Some(clearing);
+                let is_in_time = self.state().ttl().judge(stamp.ttl, stamp.ts, hi) == Life::Alive;
+                let is_cleared = self.contents.cleared.clearing(key, stamp.lsn) == Some(clearing);
                 if is_in_time && is_cleared && show(stamp.number, Life::Dead).is_break() {
                     return Ok(());
                 }
@@ -204,12 +208,12 @@ impl PartitionView {
         now: Seconds,
         judge: &mut impl FnMut(&VersionRow) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, Fault> {
-        let ttl = self.state.ttl();
+        let ttl = self.state().ttl();
         let through = ttl.policy().is_on().then_some(now).max(ttl.own_dead_through());
         let Some(through) = through else { return Ok(ControlFlow::Continue(())) };
         let mut rows = self
             .read
-            .cursor(&self.state.swept.unswept_own(&self.spec, through), Direction::Forward);
+            .cursor(&self.state().swept.unswept_own(&self.spec, through), Direction::Forward);
         while let Some((_, version)) = rows.next_row()? {
             if judge(&VersionRow::decode(version)?).is_break() {
                 return Ok(ControlFlow::Break(()));
@@ -223,7 +227,7 @@ impl PartitionView {
         now: Seconds,
         judge: &mut impl FnMut(&VersionRow) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, Fault> {
-        let ttl = self.state.ttl();
+        let ttl = self.state().ttl();
         let doubtful = match ttl.policy() {
             TtlPolicy::Default(seconds) => now.0.checked_sub(u64::from(seconds.get())).map(Seconds),
             TtlPolicy::Off | TtlPolicy::NoDefault => None,
@@ -231,7 +235,7 @@ impl PartitionView {
         let through = doubtful.max(ttl.inheriting_dead_through());
         let Some(through) = through else { return Ok(ControlFlow::Continue(())) };
         let mut rows =
-            self.read.cursor(&self.state.swept.unswept_feed(&self.spec), Direction::Forward);
+            self.read.cursor(&self.state().swept.unswept_feed(&self.spec), Direction::Forward);
         while let Some((_, version)) = rows.next_row()? {
             let version = VersionRow::decode(version)?;
             if version.stamp.ts > through {
