@@ -22,8 +22,8 @@ use crate::time::Seconds;
 use crate::timeline::{FeedPosition, OwnExpiry, VersionRow, expiry_key, feed_key};
 use crate::ttl::{ItemTtl, TtlField};
 
-/// Changes of neighbouring writes are gathered into one engine batch until they have this size: readers
-/// wait as long as it is written.
+/// Changes of neighbouring writes are gathered into one engine batch until they have this size: their
+/// answers wait as long as it is written.
 const BATCH_BYTES_TARGET: usize = 256 << 10;
 
 /// Entries being applied: a copy of the state, and the changes so far.
