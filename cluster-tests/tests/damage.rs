@@ -2,15 +2,19 @@
 //! has everything again.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use ephemeris_cluster_tests::client::{Call, Container};
 use ephemeris_cluster_tests::cluster::Cluster;
 use ephemeris_cluster_tests::load::Writers;
+use ephemeris_cluster_tests::wait;
 use serde_json::{Value, json};
 
 /// Clients that write at the same time, and what they write before something breaks.
 const WRITERS: usize = 4;
 const WRITES: u64 = 300;
+/// When a node is given up that lacks what the others acknowledged.
+const DEADLINE: Duration = Duration::from_secs(30);
 /// The node that is broken.
 const BROKEN: u32 = 3;
 
@@ -19,6 +23,25 @@ async fn three_nodes() -> (Cluster, Container, Writers) {
     let writers = Writers::start(&cluster.clients(&[1, 2]), &container, WRITERS);
     writers.await_more(WRITES).await;
     (cluster, container, writers)
+}
+
+/// A read that a follower answers with what it has itself.
+fn reading(container: &Container, id: &str) -> Call {
+    let call = Call::get(container.item(id)).key(&json!("k"));
+    call.header("x-ms-consistency-level", "Eventual")
+}
+
+/// Creates an item, and waits until the node that is to be broken holds it, and so all before it.
+async fn create_and_await(cluster: &Cluster, container: &Container, id: &str, text: &str) {
+    cluster.await_copies().await;
+    let item = json!({ "id": id, "pk": "k", "text": text });
+    cluster.client(1).create_item(container, &item).await.expect(201);
+    let reader = cluster.client(BROKEN);
+    wait::until("the node to hold the item", DEADLINE, async || {
+        let answer = reader.send(&reading(container, id)).await.ok();
+        answer.filter(|answer| answer.status == 200)
+    })
+    .await;
 }
 
 /// The command that the refusal names is all it takes; what the node then holds counts.
@@ -52,7 +75,7 @@ async fn a_node_with_a_damaged_log_is_refused_and_rebuilt_by_one_command() {
     assert!(!refused.status.success() && message.contains("in use"), "it runs: {message}");
 
     // What is damaged must not be the last batch of the log: that counts as torn.
-    cluster.await_copies().await;
+    create_and_await(&cluster, &container, "mark", "").await;
     writers.await_more(WRITES).await;
     cluster.kill(BROKEN);
     cluster.damage_log(BROKEN);
@@ -65,9 +88,7 @@ async fn a_node_with_a_damaged_log_is_refused_and_rebuilt_by_one_command() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_with_a_damaged_row_shows_it_to_nobody_and_is_rebuilt_by_one_command() {
     let (mut cluster, container, writers) = three_nodes().await;
-    let item = json!({ "id": "odd", "pk": "k", "text": "colourless green ideas" });
-    cluster.client(1).create_item(&container, &item).await.expect(201);
-    cluster.await_copies().await;
+    create_and_await(&cluster, &container, "odd", "colourless green ideas").await;
     // An orderly end flushes.
     cluster.terminate(BROKEN);
     cluster.await_exit(BROKEN).await;
@@ -76,9 +97,8 @@ async fn a_node_with_a_damaged_row_shows_it_to_nobody_and_is_rebuilt_by_one_comm
 
     cluster.spawn(BROKEN);
     let reader = cluster.client(BROKEN);
-    let read = Call::get(container.item("odd")).key(&json!("k"));
-    let read = read.header("x-ms-consistency-level", "Eventual");
-    let reading = async {
+    let read = reading(&container, "odd");
+    let reads = async {
         loop {
             let answer = reader.send(&read).await;
             if let Some(answer) = answer.ok().filter(|answer| answer.status == 200) {
@@ -89,7 +109,7 @@ async fn a_node_with_a_damaged_row_shows_it_to_nobody_and_is_rebuilt_by_one_comm
     };
     let status = tokio::select! {
         status = cluster.await_exit(BROKEN) => status,
-        () = reading => unreachable!("it reads for ever"),
+        () = reads => unreachable!("it reads for ever"),
     };
     assert_eq!(status.code(), Some(70), "the one who reads it ends the process");
     // The next start does not wait for somebody to read it.
