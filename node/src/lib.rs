@@ -18,6 +18,7 @@ mod placement;
 mod platform;
 mod reload;
 mod requests;
+mod scheduling;
 mod server;
 #[cfg(test)]
 mod simulation;

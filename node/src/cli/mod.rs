@@ -15,6 +15,7 @@ use serde::Serialize;
 use crate::config::{NodeConfig, Settings};
 use crate::consistency::ConsistencyLevel;
 use crate::platform::{OperatingSystem, TakeMachine};
+use crate::scheduling;
 use crate::telemetry::{self, LogFormat};
 use client::Client;
 
@@ -402,6 +403,8 @@ fn run(command: Command, take: TakeMachine) -> anyhow::Result<ExitCode> {
 fn serve(settings: &Settings, config: NodeConfig, take: TakeMachine) -> anyhow::Result<ExitCode> {
     telemetry::start_logging(&settings.log, settings.log_format)?;
     let metrics = telemetry::start_metrics()?;
+    // All threads are started by this one, or by those it starts.
+    scheduling::interrupt_nobody();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(crate::server::run(config, metrics, take))?;
     Ok(ExitCode::SUCCESS)
