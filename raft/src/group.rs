@@ -358,7 +358,7 @@ impl<M: Machine> Group<M> {
     ) -> Result<(M::Outcome, Duration), ProposeError> {
         self.get_in_touch().await;
         let stopped = |_| ProposeError::Unknown("the replica has stopped".to_string());
-        let answer = self.shared.proposals.propose(&encoded).await.map_err(stopped)??;
+        let answer = self.shared.proposals.propose(encoded).await.map_err(stopped)??;
         let timed = answer.0.expect("commands have outcomes").downcast::<(M::Outcome, Duration)>();
         Ok(*timed.expect("the machine answers with its own outcome"))
     }

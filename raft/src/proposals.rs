@@ -38,10 +38,11 @@ impl<M: Machine> Proposals<M> {
 
     /// Proposes an encoded command; its outcome comes when it is applied here, and none if the replica has
     /// stopped.
-    pub(crate) fn propose(&self, encoded: &[u8]) -> oneshot::Receiver<Outcome> {
+    pub(crate) fn propose(&self, encoded: Vec<u8>) -> oneshot::Receiver<Outcome> {
         let (answer, outcome) = oneshot::channel();
         // The log keeps it for a while: without the room that encoding left.
-        self.add(Proposal { command: Command(Bytes::copy_from_slice(encoded)), answer });
+        let command = Command(Bytes::from(encoded.into_boxed_slice()));
+        self.add(Proposal { command, answer });
         outcome
     }
 }

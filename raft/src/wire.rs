@@ -80,9 +80,22 @@ pub(crate) enum TransferRefused {
     LogNotFlushed { expected: Option<LogId>, actual: Option<LogId> },
 }
 
+/// What a message takes at most beside the payloads of its entries, and what each of these takes beside its own:
+/// rounded up, for room that is taken at once.
+const MESSAGE_BYTES: usize = 128;
+const ENTRY_BYTES: usize = 32;
+
 impl Message {
     pub(crate) fn encode(&self) -> Bytes {
-        Bytes::from(codec::encode(self))
+        let entries = match self {
+            Message::Replica(Envelope { request: Request::Append { entries, .. }, .. }) => {
+                entries.as_slice()
+            }
+            Message::Replica(_) | Message::Quiet(_) => &[],
+        };
+        let entry_bytes = |entry: &LogEntry| ENTRY_BYTES + entry.payload.bytes();
+        let about = MESSAGE_BYTES + entries.iter().map(entry_bytes).sum::<usize>();
+        Bytes::from(codec::encode_about(about, self))
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {

@@ -37,7 +37,12 @@ fn config() -> impl bincode::config::Config {
 
 /// Encodes a value behind the version byte.
 pub fn encode<T: Serialize>(value: &T) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(64);
+    encode_about(64, value)
+}
+
+/// Does the same for a value that is known to take about so many bytes: room for them is taken at once.
+pub fn encode_about<T: Serialize>(about_bytes: usize, value: &T) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(about_bytes);
     encode_into(&mut bytes, value);
     bytes
 }

@@ -30,7 +30,31 @@ pub struct Proposal {
 /// A write of one item that takes no more than this, encoded, is brief.
 const BRIEF_BYTES_MAX: usize = 4 << 10;
 
+/// What a proposal takes beside its writes, and a write beside its key and its body, encoded: rounded up, for room
+/// that is taken at once.
+const PROPOSAL_BYTES: usize = 64;
+const WRITE_BYTES: usize = 48;
+
 impl Proposal {
+    /// The proposal as it stands in the log.
+    pub fn encode(&self) -> Vec<u8> {
+        let writes = match &self.command {
+            Command::Write(writes) => &writes[..],
+            Command::SetTtlPolicy { .. }
+            | Command::AdvanceClock
+            | Command::Clear(_)
+            | Command::SweepCleared { .. }
+            | Command::Sweep { .. }
+            | Command::SetIndexPolicy { .. }
+            | Command::BuildIndex { .. }
+            | Command::SetUniqueKeys(_) => &[],
+        };
+        let write_bytes = |write: &ItemWrite| {
+            WRITE_BYTES + write.key.as_bytes().len() + write.action.body_bytes()
+        };
+        codec::encode_about(PROPOSAL_BYTES + writes.iter().map(write_bytes).sum::<usize>(), self)
+    }
+
     /// True for the encoding of a write to one small item, by what it begins with.
     pub fn is_brief(encoded: &[u8]) -> bool {
         const WRITE: u32 = 0;
@@ -156,6 +180,20 @@ pub enum Action {
         /// What is stored.
         document: Document,
     },
+}
+
+impl Action {
+    /// Bytes of what the client sent.
+    fn body_bytes(&self) -> usize {
+        match self {
+            Action::Create(document)
+            | Action::Replace(document)
+            | Action::Upsert(document)
+            | Action::Rename { document, .. } => document.body.len(),
+            Action::Patch(request) => request.text.len(),
+            Action::Delete | Action::Read => 0,
+        }
+    }
 }
 
 /// An answer that is the same on every replica: the command changed nothing.

@@ -23,7 +23,6 @@ use std::time::Duration;
 use ephemeris_raft::{Executor, Group, ProposeError, ReadError};
 use ephemeris_store::catalog::{Container, Sweeping};
 use ephemeris_store::charge::Charge;
-use ephemeris_store::codec;
 use ephemeris_store::command::{
     Command, CommandEffect, ItemWrite, Outcome, Proposal, TooManyCleared, Written,
 };
@@ -277,7 +276,7 @@ impl PartitionService {
         let jumps = before.is_jump(now.lo());
         let vouchers = jumps.then(|| self.clock.vouching());
         let proposal = Proposal { now, vouchers, command };
-        let proposed = self.group.propose_timed(codec::encode(&proposal)).await;
+        let proposed = self.group.propose_timed(proposal.encode()).await;
         let timed = proposed.map_err(|error| match error {
             ProposeError::NotLeader { leader } => PartitionError::NotLeader { leader },
             ProposeError::Unknown(reason) => PartitionError::Unknown(reason),

@@ -140,7 +140,10 @@ pub(super) fn contains_batch(bytes: &[u8], segment: u64, sequence: u64) -> bool 
     })
 }
 
-/// Builds one batch.
+/// Room that is kept for later batches, in bytes: as much as many small entries together take.
+const BATCH_ROOM_KEPT: usize = 256 << 10;
+
+/// Builds one batch after the other.
 pub(super) struct BatchWriter {
     bytes: BytesMut,
 }
@@ -176,8 +179,16 @@ impl BatchWriter {
         (start, bytes)
     }
 
+    /// Begins anew.
+    pub(super) fn clear(&mut self) {
+        if self.bytes.capacity() > BATCH_ROOM_KEPT {
+            *self = Self::new();
+        }
+        self.bytes.truncate(BATCH_HEADER_BYTES);
+    }
+
     /// The finished batch.
-    pub(super) fn finish(mut self, segment: u64, sequence: u64) -> BytesMut {
+    pub(super) fn finish(&mut self, segment: u64, sequence: u64) -> &[u8] {
         let body = &self.bytes[BATCH_HEADER_BYTES..];
         let body_bytes = u32::try_from(body.len()).expect("batches stay far below 4 GiB");
         let body_checksum = crc32c::crc32c(body);
@@ -192,7 +203,7 @@ impl BatchWriter {
         header[4..8].copy_from_slice(&checksum.to_le_bytes());
         self.bytes[..BATCH_HEADER_BYTES].copy_from_slice(&header);
         self.bytes.put_bytes(0, padded(self.bytes.len()) - self.bytes.len());
-        self.bytes
+        &self.bytes
     }
 }
 
@@ -353,7 +364,26 @@ mod tests {
         for (group, record) in records() {
             writer.put(group, &record);
         }
-        writer.finish(5, 77)
+        BytesMut::from(writer.finish(5, 77))
+    }
+
+    #[test]
+    fn a_batch_is_not_told_by_those_before_it() {
+        let mut writer = BatchWriter::new();
+        for room in [100, 2 * BATCH_ROOM_KEPT] {
+            let payload = Payload::Command(vec![7; room].into());
+            let entry = LogEntry { id: LogId { term: 3, index: 8 }, payload };
+            writer.put(GroupId(1), &Record::Entry(entry));
+            writer.finish(5, 76);
+            writer.clear();
+            assert!(writer.is_empty());
+            assert!(writer.bytes.capacity() <= BATCH_ROOM_KEPT);
+            for (group, record) in records() {
+                writer.put(group, &record);
+            }
+            assert_eq!(writer.finish(5, 77), &batch()[..]);
+            writer.clear();
+        }
     }
 
     #[test]

@@ -35,6 +35,23 @@ pub(super) struct Position {
     pub(super) spares: Vec<String>,
 }
 
+impl Position {
+    /// Writes and syncs one batch; returns the segment, and where in it the batch starts.
+    fn write(&mut self, batch: &mut BatchWriter, shared: &Shared) -> io::Result<(u64, u64)> {
+        let (number, file, offset, _) = self.current.as_mut().expect("a segment was made room in");
+        let bytes = batch.finish(*number, self.sequence);
+        file.write_at(*offset, bytes)?;
+        file.sync()?;
+        let start = *offset;
+        *offset += bytes.len() as u64;
+        self.sequence += 1;
+        let mut inner = shared.lock();
+        inner.stats.syncs += 1;
+        inner.stats.bytes += bytes.len() as u64;
+        Ok((*number, start))
+    }
+}
+
 /// The writer. Exactly one of its `run` methods must be called, and runs until the log is closed.
 pub struct Writer {
     shared: Arc<Shared>,
@@ -243,31 +260,14 @@ impl Writer {
         self.put_committed();
         if !self.batch.is_empty() {
             self.make_room(self.batch.bytes() as u64)?;
-            let batch = std::mem::replace(&mut self.batch, BatchWriter::new());
-            let (segment, offset) = self.write(batch)?;
+            let (segment, offset) = self.position.write(&mut self.batch, &self.shared)?;
+            self.batch.clear();
             self.settle(segment, offset);
         }
         for callback in self.waiting.drain(..) {
             callback(Ok(()));
         }
         Ok(())
-    }
-
-    /// Writes and syncs one batch; returns where it starts.
-    fn write(&mut self, batch: BatchWriter) -> io::Result<(u64, u64)> {
-        let sequence = self.position.sequence;
-        let (number, file, offset, _) =
-            self.position.current.as_mut().expect("a segment was made room in");
-        let bytes = batch.finish(*number, sequence);
-        file.write_at(*offset, &bytes)?;
-        file.sync()?;
-        let start = *offset;
-        *offset += bytes.len() as u64;
-        self.position.sequence += 1;
-        let mut inner = self.shared.lock();
-        inner.stats.syncs += 1;
-        inner.stats.bytes += bytes.len() as u64;
-        Ok((*number, start))
     }
 
     /// Notes where the batch's entries lie now, and which earlier ones it made void.
@@ -343,7 +343,10 @@ impl Writer {
                 batch.put(*group, &Record::Committed(committed));
             }
         }
-        if batch.is_empty() { Ok(()) } else { self.write(batch).map(|_| ()) }
+        if batch.is_empty() {
+            return Ok(());
+        }
+        self.position.write(&mut batch, &self.shared).map(|_| ())
     }
 
     /// Copies the entries that keep the oldest segment, once there are too many segments.
