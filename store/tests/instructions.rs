@@ -150,7 +150,7 @@ fn parse_and_normalise_1_kb() {
 #[test]
 fn encode_a_proposal() {
     let setup = || proposal(STORED_AT, Command::Write(vec![create(&rules(), 7)]));
-    check("encode_a_proposal", setup, |proposal| codec::encode(&proposal));
+    check("encode_a_proposal", setup, |proposal| proposal.encode());
 }
 
 #[test]

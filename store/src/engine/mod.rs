@@ -190,6 +190,11 @@ pub trait Read: Send + Sync {
     /// The value of a key.
     fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, Fault>;
 
+    /// The values of keys that are looked up together, which may cost less than one by one.
+    fn get_each(&self, table: Table, keys: &[Vec<u8>]) -> Result<Vec<Option<Vec<u8>>>, Fault> {
+        keys.iter().map(|key| self.get(table, key)).collect()
+    }
+
     /// A cursor before the first row of a range, or behind its last.
     fn cursor(&self, range: &KeyRange, direction: Direction) -> Box<dyn Cursor + '_>;
 

@@ -276,6 +276,13 @@ impl Read for RocksEngine {
         value.map_err(|error| self.database.fault(error))
     }
 
+    fn get_each(&self, table: Table, keys: &[Vec<u8>]) -> Result<Vec<Option<Vec<u8>>>, Fault> {
+        let Database { db, .. } = &*self.database;
+        let values = db.batched_multi_get_cf(self.database.family(table), keys, false);
+        let copied = values.into_iter().map(|value| Ok(value?.map(|value| value.to_vec())));
+        copied.collect::<Result<_, _>>().map_err(|error| self.database.fault(error))
+    }
+
     fn cursor(&self, range: &KeyRange, direction: Direction) -> Box<dyn Cursor + '_> {
         let Database { db, .. } = &*self.database;
         RocksCursor::boxed(&self.database, range, direction, |options| {

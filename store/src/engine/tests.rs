@@ -117,11 +117,23 @@ fn run(engine: &dyn Engine, steps: &[Step], probe: &KeyRange) -> Vec<Model> {
     }
     looks.push((engine.view(), model.clone()));
     check_scans(engine, &model, probe);
+    check_get_each(engine, &model, probe);
     for (view, model) in looks {
         assert_eq!(contents(view.as_ref()), model, "later writes do not change a view");
         check_scans(view.as_ref(), &model, probe);
     }
     survivors
+}
+
+/// Values come in the order of their keys, whatever that is, and none where there is no row.
+fn check_get_each(engine: &dyn Engine, model: &Model, probe: &KeyRange) {
+    let table = probe.table;
+    let known = model.keys().rev().filter(|(known, _)| *known == table).map(|(_, key)| key.clone());
+    let keys: Vec<_> =
+        [probe.start.clone()].into_iter().chain(known.clone()).chain(known).collect();
+    let values = engine.get_each(table, &keys).unwrap();
+    let expected = keys.into_iter().map(|key| model.get(&(table, key)).cloned());
+    assert!(values.into_iter().eq(expected));
 }
 
 /// A scan shows its range in key order, or against it; what is behind the last row stays nothing.
@@ -205,6 +217,7 @@ mod rocks {
         let all = KeyRange::prefix(Table::Items, Vec::new());
         let faults = [
             engine.get(Table::Items, b"2000").unwrap_err(),
+            engine.get_each(Table::Items, &[b"1000".into(), b"2000".into()]).unwrap_err(),
             engine.view().get(Table::Items, b"2000").unwrap_err(),
             engine.scan(&all).find_map(Result::err).unwrap(),
             engine.view().scan_reverse(&all).find_map(Result::err).unwrap(),

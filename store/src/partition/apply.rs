@@ -1,6 +1,6 @@
 //! Applying log entries: the only place where items change.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use super::unique::UniqueChanges;
@@ -25,6 +25,10 @@ use crate::ttl::{ItemTtl, TtlField};
 /// Changes of neighbouring writes are gathered into one engine batch until they have this size: their
 /// answers wait as long as it is written.
 const BATCH_BYTES_TARGET: usize = 256 << 10;
+
+/// So many entries are decoded ahead, and so many items looked up together: should they be there, they are held
+/// in memory.
+const LOOK_AHEAD: usize = 32;
 
 /// Entries being applied: a copy of the state, and the changes so far.
 pub(super) struct Draft<'p> {
@@ -54,6 +58,8 @@ pub(super) struct Draft<'p> {
     touched: Vec<(ItemKey, Option<Item>)>,
     /// What the entries before it did, as far as it is in the same batch.
     written: BTreeMap<ItemKey, Option<Item>>,
+    /// What the engine holds of items that this entry and those behind it create, in their order.
+    found: VecDeque<(ItemKey, Option<Item>)>,
     /// How many changes this entry has recorded.
     pub(super) recorded: u16,
 }
@@ -96,6 +102,16 @@ impl<'a> Task<'a> {
         })
     }
 
+    /// The items it creates.
+    fn created(&self) -> impl Iterator<Item = &ItemKey> {
+        let writes = match self {
+            Task::Command(Proposal { command: Command::Write(writes), .. }) => &writes[..],
+            Task::Command(_) | Task::Blank | Task::Membership(_) => &[],
+        };
+        let creates = writes.iter().filter(|write| matches!(write.action, Action::Create(_)));
+        creates.map(|write| &write.key)
+    }
+
     /// True if it reads nothing but what a draft remembers of the entries before it, so that it may share
     /// their batch.
     fn writes_items(&self) -> bool {
@@ -114,15 +130,22 @@ impl Partition {
         entries: &mut dyn Iterator<Item = (LogId, Entry<'_>)>,
         answer: &mut dyn FnMut(Option<Outcome>),
     ) -> Result<(), Fault> {
-        let mut draft = None;
-        for (position, entry) in entries {
-            let task = Task::decode(entry)?;
+        let (mut draft, mut tasks) = (None, VecDeque::new());
+        loop {
+            for (position, entry) in entries.take(LOOK_AHEAD - tasks.len()) {
+                tasks.push_back((position, Task::decode(entry)?));
+            }
+            let Some((position, task)) = tasks.pop_front() else { break };
             let stands_alone = !task.writes_items();
             if let Some(done) = draft.take_if(|draft: &mut Draft<'_>| stands_alone || draft.is_full)
             {
                 self.publish(done, answer)?;
             }
             let draft = draft.get_or_insert_with(|| Draft::new(self));
+            if draft.found.is_empty() {
+                let next = tasks.iter().map(|(_, task)| task);
+                draft.look_ahead(std::iter::once(&task).chain(next))?;
+            }
             draft.apply(position, task)?;
             draft.is_full = stands_alone || draft.batch.bytes() >= BATCH_BYTES_TARGET;
         }
@@ -167,6 +190,7 @@ impl<'p> Draft<'p> {
             swept: Charge::ZERO,
             touched: Vec::new(),
             written: BTreeMap::new(),
+            found: VecDeque::new(),
             recorded: 0,
         }
     }
@@ -189,6 +213,22 @@ impl<'p> Draft<'p> {
         self.state.digest = self.batch.digest(self.begun, self.state.digest);
         self.written.extend(self.touched.drain(..));
         self.outcomes.push(effect.map(|effect| Outcome { lsn: self.lsn, effect }));
+        Ok(())
+    }
+
+    /// Looks whether the engine holds what the next entries create: together, which costs less than one by one.
+    /// Nothing there changes before the batch is written.
+    fn look_ahead<'t>(&mut self, tasks: impl Iterator<Item = &'t Task<'t>>) -> Result<(), Fault> {
+        let created = tasks.take_while(|task| task.writes_items()).flat_map(Task::created);
+        let items: Vec<ItemKey> = created.take(LOOK_AHEAD).cloned().collect();
+        if items.len() < 2 {
+            return Ok(());
+        }
+        let keys: Vec<_> = items.iter().map(|item| self.partition.keys.item(item)).collect();
+        let rows = self.partition.engine.get_each(Table::Items, &keys)?;
+        for (item, row) in items.into_iter().zip(rows) {
+            self.found.push_back((item, row.map(Item::decode).transpose()?));
+        }
         Ok(())
     }
 
@@ -395,12 +435,16 @@ impl<'p> Draft<'p> {
     }
 
     /// The version with rows, dead or alive, as the writes before this one left it.
-    pub(super) fn stored(&self, key: &ItemKey) -> Result<Option<Item>, Fault> {
+    pub(super) fn stored(&mut self, key: &ItemKey) -> Result<Option<Item>, Fault> {
         if let Some((_, item)) = self.touched.iter().rev().find(|(touched, _)| touched == key) {
             return Ok(item.clone());
         }
         if let Some(item) = self.written.get(key) {
             return Ok(item.clone());
+        }
+        if let Some(at) = self.found.iter().position(|(found, _)| found == key) {
+            let found = self.found.drain(..=at).next_back();
+            return Ok(found.and_then(|(_, item)| item));
         }
         let row = self.partition.engine.get(Table::Items, &self.partition.keys.item(key))?;
         row.map(Item::decode).transpose()
