@@ -507,6 +507,13 @@ impl<M: Machine> Group<M> {
         let _ = self.shared.raft.trigger().snapshot().await;
     }
 
+    /// Lets the log go up to an entry, but no further than `mark_durable` does: a replica elsewhere that still
+    /// needs it will get a snapshot.
+    pub async fn purge(&self, upto: LogId) {
+        // An error means that the replica has stopped, which its status tells.
+        let _ = self.shared.raft.trigger().purge_log(upto.index).await;
+    }
+
     /// Stops the replica; its storage stays.
     pub async fn stop(&self) {
         self.shared.router.remove(self.shared.id);

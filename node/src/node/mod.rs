@@ -35,12 +35,21 @@ use crate::transport::{LocalIdentity, PeerTransport};
 
 /// The engine is flushed at least this often, so that the log can be purged.
 const FLUSH_EVERY: Duration = Duration::from_secs(30);
-/// So many segments of the log, or this part of the write buffer in use, flush the engine at once. It flushes
-/// by itself, too, a little later, but then nobody knows how far the log may go.
+/// So many segments of the log, or a part of the write buffer in use (`flush_bytes`), flush the engine at once.
+/// It flushes by itself, too, a little later, but then nobody knows how far the log may go.
 const FLUSH_SEGMENTS: u64 = 6;
-const FLUSH_FILLED: (u64, u64) = (3, 4);
 /// How often the node looks whether it is time.
 const FLUSH_LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// How much of the write buffer is in use when a node flushes: from 0.55 to 0.8 of it, and another part on each.
+///
+/// Replicas of a partition grow alike. If their nodes flushed at the same size, and so compacted, all of them
+/// would be slow at the same time, and each answer would wait for two that are.
+fn flush_bytes(node: NodeId, buffer_bytes: u64) -> u64 {
+    // The golden ratio, of 256: numbers that are near come out far apart, and 256 in a row all different.
+    let spread = u64::from(node.0) * 159 % 256;
+    buffer_bytes / 1024 * (820 - spread)
+}
 
 /// A running node. Clones share it.
 #[derive(Clone)]
@@ -237,11 +246,10 @@ impl Node {
     /// True if there is too much that stands in the log alone. Segments that the last flush has left are no
     /// reason for another: a group that nobody writes to may need them.
     fn must_flush(&self, segments: u64, segments_left: u64) -> bool {
-        let (part, whole) = FLUSH_FILLED;
-        let buffer_bytes = self.inner.config.write_buffer_bytes as u64;
-        let unflushed_bytes = self.inner.storage.engine.usage().unflushed_bytes;
+        let Inner { config, storage, .. } = &*self.inner;
         segments >= FLUSH_SEGMENTS.max(segments_left + 1)
-            || unflushed_bytes >= buffer_bytes / whole * part
+            || storage.engine.usage().unflushed_bytes
+                >= flush_bytes(config.node, config.write_buffer_bytes as u64)
     }
 
     /// Makes everything applied so far durable in the engine.
@@ -255,6 +263,18 @@ impl Node {
         self.inner.catalog.mark_durable(catalog).await;
         for (local, progress) in partitions.iter().zip(progress) {
             local.group().mark_durable(progress).await;
+        }
+        self.purge_overdue().await;
+    }
+
+    /// Keeps the log short: entries that groups keep for replicas that lag go, too, where they are too old.
+    async fn purge_overdue(&self) {
+        for (group, upto) in self.inner.storage.wal.overdue() {
+            if group == GroupId::CATALOG {
+                self.inner.catalog.purge(upto).await;
+            } else if let Some(local) = self.local_partition(group) {
+                local.group().purge(upto).await;
+            }
         }
     }
 
@@ -275,5 +295,25 @@ impl Node {
         } else if let Some(local) = self.local_partition(group) {
             local.group().transfer_leadership(to).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_flush_at_sizes_that_are_far_apart() {
+        const BUFFER: u64 = 1 << 20;
+        let mut sizes: Vec<_> = (1..=256).map(|node| flush_bytes(NodeId(node), BUFFER)).collect();
+        for nodes in sizes.windows(3) {
+            let apart = |one: usize, other: usize| nodes[one].abs_diff(nodes[other]);
+            let nearest = apart(0, 1).min(apart(0, 2)).min(apart(1, 2));
+            assert!(nearest > BUFFER / 20, "{nodes:?}");
+        }
+        sizes.sort_unstable();
+        assert!(sizes[0] > BUFFER / 2 && sizes[255] < BUFFER / 5 * 4 + BUFFER / 100, "{sizes:?}");
+        sizes.dedup();
+        assert_eq!(sizes.len(), 256);
     }
 }

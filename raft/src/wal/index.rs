@@ -203,4 +203,15 @@ impl Index {
         }
         found
     }
+
+    /// The last entry of each group that lies in a segment up to this one.
+    pub(super) fn last_entries(&self, segment: u64) -> Vec<(GroupId, LogId)> {
+        let lies_there =
+            |slot: &&Slot| slot.location.is_some_and(|location| location.segment <= segment);
+        let groups = self.groups.iter();
+        let last = groups.filter_map(|(group, state)| {
+            Some((*group, state.slots.iter().rev().find(lies_there)?.id))
+        });
+        last.collect()
+    }
 }

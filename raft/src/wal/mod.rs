@@ -42,13 +42,14 @@ pub struct WalOptions {
     pub segment_bytes: u64,
     /// Entries kept in memory for readers, in bytes.
     pub cache_bytes: usize,
-    /// From so many segments on, entries of lagging groups are moved out of the oldest.
+    /// Segments there should be. If there are more, few entries in the oldest are moved out of it, and more are
+    /// told by `overdue`.
     pub segments_max: usize,
 }
 
 impl Default for WalOptions {
     fn default() -> Self {
-        Self { segment_bytes: 16 << 20, cache_bytes: 8 << 20, segments_max: 8 }
+        Self { segment_bytes: 16 << 20, cache_bytes: 8 << 20, segments_max: 4 }
     }
 }
 
@@ -244,6 +245,15 @@ impl Wal {
         let freed = inner.index.purge(group, upto);
         self.shared.queue(inner, Operation::Purge { group, upto, freed });
         Ok(())
+    }
+
+    /// Of each group the last entry in the oldest segments, if there are more of these than there should be.
+    /// Whoever keeps entries for others that lag, in a group where nothing happens any more, keeps all segments
+    /// since: up to these entries they should be purged.
+    pub fn overdue(&self) -> Vec<(GroupId, LogId)> {
+        let inner = self.shared.lock();
+        let too_many = inner.segments.keys().rev().nth(self.shared.options.segments_max);
+        too_many.map(|newest| inner.index.last_entries(*newest)).unwrap_or_default()
     }
 
     /// Forgets a group altogether.

@@ -143,6 +143,32 @@ fn purged_segments_are_recycled_and_votes_survive_them() {
 }
 
 #[test]
+fn what_keeps_too_many_segments_is_overdue() {
+    let disk = MemoryDisk::new();
+    let log = Running::open(&disk).unwrap();
+    // More than is moved, and the last of it in the second segment.
+    log.append_range(OTHER, 0..100);
+    assert_eq!(log.wal.overdue(), []);
+    let segments = || log.wal.stats().segments;
+    let mut next = 0;
+    while segments() < small().segments_max as u64 + 2 {
+        log.append_range(GROUP, next..next + 10);
+        next += 10;
+    }
+    let overdue: BTreeMap<GroupId, LogId> = log.wal.overdue().into_iter().collect();
+    assert_eq!(overdue[&OTHER], LogId { term: 1, index: 99 });
+    assert!(overdue.get(&GROUP).is_none_or(|last| last.index < next - 10), "{overdue:?}");
+    for (group, upto) in overdue {
+        log.wal.purge(group, upto).unwrap();
+    }
+    // The writer frees segments behind the next batch.
+    log.append_range(GROUP, next..next + 1);
+    log.append_range(GROUP, next + 1..next + 2);
+    assert_eq!(segments(), small().segments_max as u64);
+    assert_eq!(log.wal.overdue(), []);
+}
+
+#[test]
 fn a_lagging_group_does_not_pin_the_log() {
     let disk = MemoryDisk::new();
     let log = Running::open(&disk).unwrap();
