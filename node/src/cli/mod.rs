@@ -296,8 +296,8 @@ struct ClusterFlags {
     #[arg(long, value_name = "MS")]
     #[serde(skip_serializing_if = "Option::is_none")]
     election_timeout_ms: Option<u64>,
-    /// Entries of each partition kept behind the last flushed one; a follower that was away for longer
-    /// gets a snapshot [default: 2000].
+    /// Entries of each partition kept behind the last flushed one, as long as the log is short; a follower that
+    /// was away for longer gets a snapshot [default: 2000].
     #[arg(long, value_name = "ENTRIES")]
     #[serde(skip_serializing_if = "Option::is_none")]
     log_entries_kept: Option<u64>,

@@ -228,7 +228,7 @@ impl Node {
         }
     }
 
-    /// Flushes the engine from time to time, and lets the log go up to there.
+    /// Flushes the engine from time to time, and lets the log go up to there, so that it stays short.
     pub(super) async fn run_flushes(&self) {
         let (mut flushed_at, mut segments_left) = (clock::monotonic(), 0);
         loop {
@@ -240,6 +240,7 @@ impl Node {
                 self.flush().await;
                 (flushed_at, segments_left) = (clock::monotonic(), segments);
             }
+            self.purge_overdue().await;
         }
     }
 
@@ -264,10 +265,10 @@ impl Node {
         for (local, progress) in partitions.iter().zip(progress) {
             local.group().mark_durable(progress).await;
         }
-        self.purge_overdue().await;
     }
 
-    /// Keeps the log short: entries that groups keep for replicas that lag go, too, where they are too old.
+    /// Keeps the log short: entries that groups keep for replicas that lag go, too, where they are too old, and
+    /// flushed.
     async fn purge_overdue(&self) {
         for (group, upto) in self.inner.storage.wal.overdue() {
             if group == GroupId::CATALOG {
