@@ -4,14 +4,12 @@ use std::time::Duration;
 
 use ephemeris_cluster_tests::client::Container;
 use ephemeris_cluster_tests::cluster::Cluster;
-use ephemeris_cluster_tests::load::Writers;
+use ephemeris_cluster_tests::load::{Writers, rewrite_large};
 use ephemeris_cluster_tests::measure::Metrics;
 use ephemeris_cluster_tests::wait;
 use serde_json::json;
 
-/// A large item, rewritten again and again: it fills the log's segments and leaves little state.
-const LARGE_BYTES: usize = 1_900_000;
-/// Rewrites: more than eight segments, so that even those with old entries are freed.
+/// Rewrites of a large item: more segments than there should be, so that even those with old entries are freed.
 const LARGE_WRITES: usize = 170;
 /// Writes after the large ones: more than the 2000 entries a log keeps behind its last flush.
 const SMALL_WRITES: u64 = 2600;
@@ -34,7 +32,7 @@ async fn a_follower_whose_log_was_purged_elsewhere_catches_up_by_snapshot_and_le
     // The catalog has its leader, too, and writes nothing meanwhile: an entry of its own in the middle would
     // keep the log from there on.
     cluster.client(staying[0]).create_database("before").await.expect(201);
-    fill_the_log(&cluster, &container).await;
+    rewrite_large(&cluster.client(staying[0]), &container, LARGE_WRITES).await;
     let writers = Writers::start(&cluster.clients(&staying), &container, 8);
     writers.await_more(SMALL_WRITES).await;
     let journal = writers.stop().await;
@@ -61,16 +59,6 @@ async fn a_follower_whose_log_was_purged_elsewhere_catches_up_by_snapshot_and_le
     cluster.kill(staying[0]);
     reader.create_item(&container, &json!({ "id": "last", "pk": "k" })).await.expect(201);
     reader.read_item(&container, &json!("k"), "last").await.expect(200);
-}
-
-async fn fill_the_log(cluster: &Cluster, container: &Container) {
-    let client = cluster.client(cluster.running()[0]);
-    let filler = "x".repeat(LARGE_BYTES);
-    for version in 0..LARGE_WRITES {
-        let item = json!({ "id": "large", "pk": "large", "version": version, "filler": filler });
-        let answer = client.upsert_item(container, &item).await;
-        assert!(matches!(answer.status, 200 | 201), "{}", answer.describe());
-    }
 }
 
 /// Waits until a node has purged the large entries from its log.

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use ephemeris_cluster_tests::client::Container;
 use ephemeris_cluster_tests::cluster::Cluster;
+use ephemeris_cluster_tests::load::{large_item, rewrite_large};
 use ephemeris_cluster_tests::measure::Metrics;
 use ephemeris_cluster_tests::wait;
 use serde_json::json;
 
-const LARGE_BYTES: usize = 1_900_000;
 /// More in one container than is moved from segment to segment.
 const RESTING_ITEMS: usize = 5;
 /// Writes in the other one: a dozen segments.
@@ -21,18 +21,13 @@ const DEADLINE: Duration = Duration::from_secs(30);
 async fn a_container_that_nobody_writes_to_does_not_keep_the_log_of_all_others() {
     let (mut cluster, resting) = Cluster::start_with_container(1).await;
     let client = cluster.client(1);
-    let filler = "x".repeat(LARGE_BYTES);
     for number in 0..RESTING_ITEMS {
-        let item = json!({ "id": format!("rests-{number}"), "pk": "k", "filler": filler });
+        let item = large_item(&format!("rests-{number}"), 0);
         client.create_item(&resting, &item).await.expect(201);
     }
     let busy = Container::new(resting.database(), "busy");
     client.create_container(&busy, json!({})).await.expect(201);
-    for version in 0..WRITES {
-        let item = json!({ "id": "one", "pk": "k", "version": version, "filler": filler });
-        let answer = client.upsert_item(&busy, &item).await;
-        assert!(matches!(answer.status, 200 | 201), "{}", answer.describe());
-    }
+    rewrite_large(&client, &busy, WRITES).await;
     wait::until_seen("the log to be short", DEADLINE, async || {
         let segments = Metrics::of(&client).await.count("log_segments");
         if segments <= SEGMENTS_MAX { Ok(()) } else { Err(format!("{segments} segments")) }
@@ -42,7 +37,7 @@ async fn a_container_that_nobody_writes_to_does_not_keep_the_log_of_all_others()
     cluster.kill(1);
     cluster.restart(1).await;
     let client = cluster.client(1);
-    let found = client.read_item(&busy, &json!("k"), "one").await.expect(200);
+    let found = client.read_item(&busy, &json!("large"), "large").await.expect(200);
     assert_eq!(found.json()["version"], WRITES - 1);
     assert_eq!(client.read_feed(&resting).await.len(), RESTING_ITEMS);
 }

@@ -1,11 +1,14 @@
-//! Load: writers that keep a journal while faults happen, and a closed loop that costs little.
+//! Load: writers that keep a journal while faults happen, a closed loop that costs little, and a large item that
+//! is rewritten.
 
 mod closed_loop;
 mod crowd;
+mod rewrites;
 mod wire;
 mod writers;
 
 pub use closed_loop::{ClosedLoop, Measured, Source};
 pub use crowd::{Crowd, storm};
+pub use rewrites::{large_item, rewrite_large};
 pub use wire::{Connection, Request, Signed, Wire, WireError};
 pub use writers::{Acknowledged, Journal, Writers};
