@@ -7,6 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+use uuid::Uuid;
 
 /// A server process with one data directory, numbered by its operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -242,8 +243,12 @@ impl ResourceId {
     }
 }
 
-impl fmt::Display for ResourceId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+/// Length of the longest resource id as clients see it.
+pub const RESOURCE_ID_LENGTH_MAX: usize = 24;
+
+impl ResourceId {
+    /// Writes the text that clients see, which `parse` takes.
+    pub fn encode(self, text: &mut [u8; RESOURCE_ID_LENGTH_MAX]) -> &str {
         let mut bytes = [0; 16];
         let length = match self {
             ResourceId::Database(database) => {
@@ -269,16 +274,21 @@ impl fmt::Display for ResourceId {
                 16
             }
         };
-        let mut text = [0; 24];
         let written = STANDARD
-            .encode_slice(&bytes[..length], &mut text)
+            .encode_slice(&bytes[..length], text)
             .expect("24 characters hold 16 bytes in base64");
         for byte in &mut text[..written] {
             if *byte == b'/' {
                 *byte = b'-';
             }
         }
-        f.write_str(std::str::from_utf8(&text[..written]).expect("base64 is ASCII"))
+        std::str::from_utf8(&text[..written]).expect("base64 is ASCII")
+    }
+}
+
+impl fmt::Display for ResourceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.encode(&mut [0; RESOURCE_ID_LENGTH_MAX]))
     }
 }
 
@@ -322,6 +332,13 @@ impl Etag {
         Self((group << 80) | (u128::from(operation) << 64) | u128::from(lsn.0))
     }
 
+    /// Writes the quoted form.
+    pub fn encode(self, text: &mut [u8; ETAG_LENGTH]) -> &str {
+        text.fill(b'"');
+        Uuid::from_u128(self.0).hyphenated().encode_lower(&mut text[1..]);
+        std::str::from_utf8(text).expect("a GUID in quotes is ASCII")
+    }
+
     /// Parses the quoted form. `None` for anything else, which then simply matches nothing.
     pub fn parse(text: &str) -> Option<Self> {
         let inner = text.strip_prefix('"')?.strip_suffix('"')?;
@@ -345,16 +362,7 @@ impl Etag {
 
 impl fmt::Display for Etag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let n = self.0;
-        write!(
-            f,
-            "\"{:08x}-{:04x}-{:04x}-{:04x}-{:012x}\"",
-            n >> 96,
-            (n >> 80) & 0xFFFF,
-            (n >> 64) & 0xFFFF,
-            (n >> 48) & 0xFFFF,
-            n & 0xFFFF_FFFF_FFFF
-        )
+        f.write_str(self.encode(&mut [0; ETAG_LENGTH]))
     }
 }
 

@@ -5,7 +5,9 @@ use std::num::NonZeroU32;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::{Fault, KeyRange, Table};
-use crate::ids::{ContainerNumber, Etag, ItemId, ItemNumber, Lsn, ResourceId};
+use crate::ids::{
+    ContainerNumber, ETAG_LENGTH, Etag, ItemId, ItemNumber, Lsn, RESOURCE_ID_LENGTH_MAX, ResourceId,
+};
 use crate::keycode::{self, KeyReader, MalformedKey};
 use crate::partition_key::{Epk, PartitionKey, Place, SlotRange};
 use crate::time::Seconds;
@@ -259,25 +261,32 @@ impl Stamp {
     }
 }
 
+/// Room for the system properties of an item, in bytes: a little more than they take.
+const SYSTEM_PROPERTIES_ROOM: usize = 256;
+
 /// Splices the system properties into a stored body.
 pub fn client_json(body: &[u8], stamp: &Stamp, container: ContainerNumber) -> Vec<u8> {
-    use std::io::Write as _;
-
     let open = body.strip_suffix(b"}").expect("a stored body is a JSON object");
     let comma = if open.len() > 1 { "," } else { "" };
-    let collection = ResourceId::Container(container);
-    let database = ResourceId::Database(container.database);
-    let rid = ResourceId::item(container, stamp.number);
-    let mut json = Vec::with_capacity(body.len() + 256);
+    let [mut database, mut collection, mut rid] = [[0; RESOURCE_ID_LENGTH_MAX]; 3];
+    let database = ResourceId::Database(container.database).encode(&mut database);
+    let collection = ResourceId::Container(container).encode(&mut collection);
+    let rid = ResourceId::item(container, stamp.number).encode(&mut rid);
+    let mut etag = [0; ETAG_LENGTH];
+    let etag = &stamp.etag.encode(&mut etag)[1..ETAG_LENGTH - 1];
+    let mut ts = itoa::Buffer::new();
+    let properties = [
+        [comma, "\"_rid\":\"", rid],
+        ["\",\"_self\":\"dbs/", database, "/colls/"],
+        [collection, "/docs/", rid],
+        ["/\",\"_etag\":\"\\\"", etag, "\\\"\",\"_attachments\":\"attachments/\""],
+        [",\"_ts\":", ts.format(stamp.ts.0), "}"],
+    ];
+    let mut json = Vec::with_capacity(body.len() + SYSTEM_PROPERTIES_ROOM);
     json.extend_from_slice(open);
-    write!(
-        json,
-        "{comma}\"_rid\":\"{rid}\",\"_self\":\"dbs/{database}/colls/{collection}/docs/{rid}/\",\
-         \"_etag\":\"\\\"{}\\\"\",\"_attachments\":\"attachments/\",\"_ts\":{}}}",
-        stamp.etag.to_string().trim_matches('"'),
-        stamp.ts
-    )
-    .expect("a Vec takes every write");
+    for text in properties.as_flattened() {
+        json.extend_from_slice(text.as_bytes());
+    }
     json
 }
 
