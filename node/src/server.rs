@@ -1,17 +1,22 @@
 //! Runs a node from its first socket to its last flush.
 
+use std::convert::Infallible;
 use std::fmt::Debug;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::Request;
-use axum::middleware::{Next, from_fn};
+use axum::body::Body;
+use axum::http::{Request, Response};
 use axum::serve::{Listener, ListenerExt as _};
 use ephemeris_raft::align_timers;
 use ephemeris_raft::testing::Host;
+use hyper::body::Incoming;
+use hyper::service::Service;
+use hyper_util::service::TowerToHyperService;
 use metrics_exporter_prometheus::PrometheusHandle;
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpStream};
@@ -162,8 +167,8 @@ impl Server {
         tasks.spawn("metrics", telemetry::keep_up(metrics.clone()));
         let gateway = Gateway::new(node.clone());
         let (timeout, stop) = (gateway.timeout(), connections.token().clone());
-        let router = router(gateway.clone(), metrics);
-        connections.spawn_orderly("http", connections::serve(clients, router, timeout, stop));
+        let front = Front::new(gateway.clone(), metrics);
+        connections.spawn_orderly("http", connections::serve(clients, front, timeout, stop));
         announce_readiness(&tasks, node, started);
         Ok(Self { gateway, tasks, connections })
     }
@@ -188,15 +193,42 @@ impl Server {
     }
 }
 
-/// Everything that clients and operators can ask for.
-fn router(gateway: Gateway, metrics: PrometheusHandle) -> Router {
-    let probes = admin::probes(gateway.node.clone(), metrics);
-    let router = Router::new().fallback(gateway::handle).with_state(gateway).merge(probes);
-    match Host::current() {
-        None => router,
-        // The tasks of connections are outside of a simulated process; their answers are not.
-        Some(process) => router
-            .layer(from_fn(move |request: Request, next: Next| process.run(next.run(request)))),
+/// Everything that clients and operators can ask for. Most requests are for the gateway, which takes paths
+/// apart by itself.
+#[derive(Clone)]
+struct Front {
+    gateway: Gateway,
+    probes: TowerToHyperService<Router>,
+    /// The simulated process that answers, if it is one.
+    process: Option<Host>,
+}
+
+impl Front {
+    fn new(gateway: Gateway, metrics: PrometheusHandle) -> Self {
+        let probes = TowerToHyperService::new(admin::probes(gateway.node.clone(), metrics));
+        Self { gateway, probes, process: Host::current() }
+    }
+}
+
+impl Service<Request<Incoming>> for Front {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    // Boxed, or every connection at rest would take as much room as a request.
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        let Self { gateway, probes, process } = self;
+        if admin::PROBES.contains(&request.uri().path()) {
+            return Box::pin(probes.call(request));
+        }
+        let (gateway, request) = (gateway.clone(), request.map(Body::new));
+        match process.clone() {
+            None => Box::pin(gateway::handle(gateway, request)),
+            // The tasks of connections are outside of a simulated process; their answers are not.
+            Some(process) => {
+                Box::pin(async move { process.run(gateway::handle(gateway, request)).await })
+            }
+        }
     }
 }
 

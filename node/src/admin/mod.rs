@@ -33,6 +33,9 @@ struct Probes {
 }
 
 /// The endpoints that need no key.
+pub(crate) const PROBES: [&str; 3] = ["/livez", "/readyz", "/metrics"];
+
+/// Answers those.
 pub(crate) fn probes(node: Node, metrics: PrometheusHandle) -> Router {
     Router::new()
         .route("/livez", get(|| async { text(StatusCode::OK, "ok\n".to_string()) }))
@@ -68,21 +71,6 @@ async fn ready(State(probes): State<Probes>, RawQuery(query): RawQuery) -> Respo
 async fn render_metrics(State(probes): State<Probes>) -> Response<Body> {
     probes.node.record_gauges();
     text(StatusCode::OK, probes.metrics.render())
-}
-
-/// A status as a label.
-pub(crate) fn status_class(status: StatusCode) -> &'static str {
-    match status.as_u16() {
-        200..300 => "2xx",
-        300..400 => "3xx",
-        404 => "404",
-        408 => "408",
-        409 => "409",
-        412 => "412",
-        429 => "429",
-        400..500 => "4xx",
-        _ => "5xx",
-    }
 }
 
 /// Answers `/admin/…`.

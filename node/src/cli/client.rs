@@ -67,7 +67,7 @@ impl Client {
         let date = httpdate::fmt_http_date(clock::wall());
         let mut request = self
             .http
-            .request(method.clone(), url)
+            .request(method.clone(), url.clone())
             .header("authorization", sign(&self.key, method.as_str(), &segments, &date))
             .header("x-ms-date", date)
             .header("x-ms-version", "2020-07-15");

@@ -8,15 +8,18 @@
 mod patience;
 mod room;
 
+use std::convert::Infallible;
 use std::fmt::Debug;
 use std::pin::pin;
 use std::time::Duration;
 
-use axum::Router;
+use axum::body::Body;
+use axum::http::{Request, Response};
 use axum::serve::Listener;
+use hyper::body::Incoming;
+use hyper::service::Service;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
-use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -33,10 +36,27 @@ const SILENCE_MAX: Duration = Duration::from_mins(2);
 /// How long a client may take nothing of what it is sent.
 const STALL_MAX: Duration = Duration::from_secs(30);
 
+/// Who answers requests. Clones do the same.
+pub(crate) trait Answer:
+    Service<Request<Incoming>, Response = Response<Body>, Error = Infallible, Future: Send>
+    + Clone
+    + Send
+    + 'static
+{
+}
+
+impl<S> Answer for S where
+    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible, Future: Send>
+        + Clone
+        + Send
+        + 'static
+{
+}
+
 /// Answers clients, so many at a time, until it is told to stop, and until they have their last answers.
 pub(crate) async fn serve<L>(
     (mut listener, connections_max): (L, usize),
-    router: Router,
+    service: impl Answer,
     request_timeout: Duration,
     stop: CancellationToken,
 ) where
@@ -51,9 +71,9 @@ pub(crate) async fn serve<L>(
             Some(ended) = connections.join_next() => report(ended),
             (stream, client) = listener.accept(), if has_room => {
                 let stream = Patient::new(stream, request_timeout + SILENCE_MAX, STALL_MAX);
-                let (router, stop) = (router.clone(), stop.clone());
+                let (service, stop) = (service.clone(), stop.clone());
                 connections.spawn(async move {
-                    let ended = converse(stream, router, stop).await;
+                    let ended = converse(stream, service, stop).await;
                     debug!(?client, ?ended, "a connection has ended");
                 });
             }
@@ -75,13 +95,12 @@ fn report(ended: Result<(), tokio::task::JoinError>) {
 /// Answers the requests of one connection, HTTP/1.1 or HTTP/2 as it begins.
 async fn converse(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    router: Router,
+    service: impl Answer,
     stop: CancellationToken,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let mut builder = Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_DEADLINE);
     builder.http2().timer(TokioTimer::new());
-    let service = TowerToHyperService::new(router);
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
     tokio::select! {
         ended = connection.as_mut() => return ended,
@@ -92,7 +111,9 @@ async fn converse(
 
 #[cfg(test)]
 mod tests {
+    use axum::Router;
     use axum::routing::get;
+    use hyper_util::service::TowerToHyperService;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
     use tokio::sync::{Notify, mpsc};
 
@@ -151,7 +172,8 @@ mod tests {
                 .route("/long", get(async || "x".repeat(LONG_BYTES)))
                 .route("/held", get(held));
             let mut serving = JoinSet::new();
-            serving.spawn(serve((Door(connections), most), router, REQUEST_TIMEOUT, stop.clone()));
+            let service = TowerToHyperService::new(router);
+            serving.spawn(serve((Door(connections), most), service, REQUEST_TIMEOUT, stop.clone()));
             Self { door, stop, release, serving }
         }
 

@@ -7,8 +7,8 @@ use std::borrow::Cow;
 use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
-use axum::http::HeaderMap;
-use axum::http::header::AUTHORIZATION;
+use axum::http::header::{AUTHORIZATION, DATE};
+use axum::http::{HeaderMap, HeaderName};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ephemeris_store::catalog::ClusterId;
@@ -24,6 +24,8 @@ use crate::config::AccountKeys;
 use crate::reload::Looked;
 
 type HmacSha256 = Hmac<Sha256>;
+
+static MS_DATE: HeaderName = HeaderName::from_static("x-ms-date");
 
 /// How far a request's date may be from ours.
 const SKEW_MAX: Duration = Duration::from_mins(15);
@@ -95,7 +97,7 @@ impl Verifier {
     pub(crate) fn verify(
         &self,
         verb: &str,
-        segments: &Segments,
+        segments: &Segments<'_>,
         headers: &HeaderMap,
         cluster: Option<ClusterId>,
         now: SystemTime,
@@ -130,13 +132,13 @@ impl Keys {
     fn verify_signature(
         &self,
         verb: &str,
-        segments: &Segments,
+        segments: &Segments<'_>,
         headers: &HeaderMap,
         signature: &[u8],
         now: SystemTime,
     ) -> Result<Credential, ApiError> {
-        let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-        let (ms_date, date) = (text("x-ms-date"), text("date"));
+        let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+        let (ms_date, date) = (text(&MS_DATE), text(&DATE));
         check_date(ms_date.or(date), now)?;
         let dates = [ms_date, date].map(Option::unwrap_or_default);
         let (kind, link) = segments.signed();
@@ -196,7 +198,7 @@ fn mac(key: &[u8]) -> HmacSha256 {
 }
 
 /// The `authorization` header and the dates of a request, as a client makes them.
-pub(crate) fn sign(key: &[u8], verb: &str, segments: &Segments, ms_date: &str) -> String {
+pub(crate) fn sign(key: &[u8], verb: &str, segments: &Segments<'_>, ms_date: &str) -> String {
     let (kind, link) = segments.signed();
     let mut mac = mac(key);
     mac.update(payload(verb, kind, &link, [ms_date, ""]).as_bytes());

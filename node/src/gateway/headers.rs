@@ -1,7 +1,7 @@
 //! Headers of requests, read into types.
 
-use axum::http::header::HOST;
-use axum::http::{HeaderMap, Uri};
+use axum::http::header::{AsHeaderName, CONTENT_TYPE, HOST, IF_MATCH, IF_NONE_MATCH};
+use axum::http::{HeaderMap, HeaderName, Uri};
 use ephemeris_store::catalog::Throughput;
 use ephemeris_store::command::Precondition;
 use ephemeris_store::ids::Etag;
@@ -14,6 +14,20 @@ use crate::consistency::ConsistencyLevel;
 const PAGE_ROWS_DEFAULT: usize = 100;
 /// Rows of a page at most; also what -1 means.
 pub(crate) const PAGE_ROWS_MAX: usize = 1000;
+
+// Names that every request is asked for are parsed once.
+static CONSISTENCY_LEVEL: HeaderName = HeaderName::from_static("x-ms-consistency-level");
+static PARTITION_KEY: HeaderName = HeaderName::from_static("x-ms-documentdb-partitionkey");
+static IS_QUERY_PLAN: HeaderName = HeaderName::from_static("x-ms-cosmos-is-query-plan-request");
+static IS_QUERY: HeaderName = HeaderName::from_static("x-ms-documentdb-isquery");
+static IS_BATCH: HeaderName = HeaderName::from_static("x-ms-cosmos-is-batch-request");
+static IS_UPSERT: HeaderName = HeaderName::from_static("x-ms-documentdb-is-upsert");
+
+/// What a header is called.
+pub(crate) trait Name: AsHeaderName + AsRef<str> + Copy {}
+
+impl Name for &str {}
+impl Name for &HeaderName {}
 
 /// The headers of one request.
 #[derive(Clone, Debug)]
@@ -59,14 +73,14 @@ impl RequestHeaders {
     }
 
     /// A header's text; an error if it is there and no text.
-    pub(crate) fn text(&self, name: &str) -> Result<Option<&str>, ApiError> {
+    pub(crate) fn text(&self, name: impl Name) -> Result<Option<&str>, ApiError> {
         let Some(value) = self.0.get(name) else { return Ok(None) };
-        let text = std::str::from_utf8(value.as_bytes()).map_err(|_| malformed(name, "…"))?;
-        Ok(Some(text))
+        let text = std::str::from_utf8(value.as_bytes());
+        Ok(Some(text.map_err(|_| malformed(name.as_ref(), "…"))?))
     }
 
     /// True for `true` and `True`, in which languages write it.
-    pub(crate) fn flag(&self, name: &str) -> bool {
+    pub(crate) fn flag(&self, name: impl Name) -> bool {
         self.0.get(name).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"true"))
     }
 
@@ -75,22 +89,22 @@ impl RequestHeaders {
         &self,
         account: ConsistencyLevel,
     ) -> Result<ConsistencyLevel, ApiError> {
-        Ok(account.asked_for(self.text("x-ms-consistency-level")?)?)
+        Ok(account.asked_for(self.text(&CONSISTENCY_LEVEL)?)?)
     }
 
     /// What a POST means, told in the order in which the flags count.
     pub(crate) fn post_kind(&self) -> PostKind {
         let query_content = self
             .0
-            .get("content-type")
+            .get(CONTENT_TYPE)
             .is_some_and(|value| value.as_bytes().starts_with(b"application/query+json"));
-        if self.flag("x-ms-cosmos-is-query-plan-request") {
+        if self.flag(&IS_QUERY_PLAN) {
             PostKind::QueryPlan
-        } else if self.flag("x-ms-documentdb-isquery") || query_content {
+        } else if self.flag(&IS_QUERY) || query_content {
             PostKind::Query
-        } else if self.flag("x-ms-cosmos-is-batch-request") {
+        } else if self.flag(&IS_BATCH) {
             PostKind::Batch
-        } else if self.flag("x-ms-documentdb-is-upsert") {
+        } else if self.flag(&IS_UPSERT) {
             PostKind::Upsert
         } else {
             PostKind::Create
@@ -99,13 +113,13 @@ impl RequestHeaders {
 
     /// What must hold of the stored version.
     pub(crate) fn precondition(&self) -> Result<Precondition, ApiError> {
-        if let Some(tag) = self.text("if-match")? {
+        if let Some(tag) = self.text(&IF_MATCH)? {
             return Ok(match tag {
                 "*" => Precondition::IfMatchAny,
                 tag => Precondition::IfMatch(Etag::parse(tag)),
             });
         }
-        Ok(match self.text("if-none-match")? {
+        Ok(match self.text(&IF_NONE_MATCH)? {
             None => Precondition::None,
             Some("*") => Precondition::IfNoneMatchAny,
             Some(tag) => Precondition::IfNoneMatch(Etag::parse(tag)),
@@ -114,7 +128,7 @@ impl RequestHeaders {
 
     /// The partition key value.
     pub(crate) fn partition_key(&self) -> Result<Option<PartitionKey>, ApiError> {
-        let header = self.text("x-ms-documentdb-partitionkey")?;
+        let header = self.text(&PARTITION_KEY)?;
         header.map(|text| PartitionKey::parse(text).map_err(ApiError::from)).transpose()
     }
 
@@ -198,7 +212,7 @@ fn malformed(name: &str, value: &str) -> ApiError {
 
 #[cfg(test)]
 mod tests {
-    use axum::http::{HeaderName, HeaderValue};
+    use axum::http::HeaderValue;
     use proptest::prelude::*;
 
     use super::*;

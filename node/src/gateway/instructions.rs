@@ -17,6 +17,7 @@ use super::auth::{Credential, Verifier, parse_date, sign};
 use super::path::Segments;
 use super::reply::{DataHeaders, Reply};
 use crate::config::{AccountKeys, EMULATOR_KEY};
+use crate::placement::Links;
 
 const PATH: &str = "/dbs/shop/colls/carts/docs/order-000007";
 const DATE: &str = "Fri, 20 Nov 2026 10:00:00 GMT";
@@ -50,11 +51,9 @@ fn check_a_signature() {
 #[test]
 fn build_the_headers_of_an_answer() {
     let setup = || {
-        let data = DataHeaders {
-            alt_content_path: "dbs/shop/colls/carts".to_string(),
-            content_path: "SnxPAOy1RLk=".to_string(),
-            ..DataHeaders::default()
-        };
+        let by_name = HeaderValue::from_static("dbs/shop/colls/carts");
+        let links = Links { by_name, rid: HeaderValue::from_static("SnxPAOy1RLk=") };
+        let data = DataHeaders::new(links.into());
         (
             data,
             vec![b'x'; BODY_BYTES],

@@ -15,6 +15,7 @@ mod batch;
 mod change_feed;
 mod containers;
 mod continuation;
+mod counted;
 mod databases;
 mod error;
 mod feed;
@@ -36,14 +37,15 @@ mod session;
 mod throughput;
 mod users;
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::body::{Body, HttpBody as _};
+use axum::http::header::CONTENT_ENCODING;
 use axum::http::request::Parts;
-use axum::http::{HeaderValue, Method, Response};
+use axum::http::{HeaderValue, Method, Request, Response};
 use bytes::{Bytes, BytesMut};
 use ephemeris_store::catalog::{CatalogCommand, CatalogRefusal, ClusterId, Created, ScriptKind};
 use futures_util::StreamExt as _;
@@ -55,10 +57,12 @@ use uuid::{Builder, Uuid};
 pub(crate) use auth::sign;
 pub(crate) use error::{ApiError, Failure};
 pub(crate) use path::Segments;
+use reply::ACTIVITY_ID;
 pub(crate) use reply::Reply;
 
 use access::Access;
 use auth::Verifier;
+use counted::Counted;
 use headers::{PostKind, RequestHeaders};
 use path::{ContainerPath, Target, UserPath};
 
@@ -85,6 +89,7 @@ pub(crate) struct Gateway {
     pub(crate) node: Node,
     verifier: Arc<Verifier>,
     under_way: Arc<AtomicUsize>,
+    counted: Arc<Counted>,
 }
 
 /// What can be done to a resource.
@@ -160,7 +165,10 @@ impl Drop for UnderWay<'_> {
 }
 
 /// Answers one request.
-pub(crate) async fn handle(State(gateway): State<Gateway>, request: Request) -> Response<Body> {
+pub(crate) async fn handle(
+    gateway: Gateway,
+    request: Request<Body>,
+) -> Result<Response<Body>, Infallible> {
     let started = clock::monotonic();
     let (parts, body) = request.into_parts();
     let activity_id = activity_id(&parts);
@@ -172,16 +180,14 @@ pub(crate) async fn handle(State(gateway): State<Gateway>, request: Request) -> 
     let elapsed = started.elapsed();
     let response = reply.into_response(&activity_id, elapsed);
     let status = response.status();
-    let outcome = admin::status_class(status);
-    metrics::counter!("http_requests_total", "status" => outcome).increment(1);
-    metrics::histogram!("http_request_seconds").record(elapsed);
+    gateway.counted.count(status, elapsed);
     debug!(?activity_id, %method, %path, %status, ?elapsed, "request");
-    response
+    Ok(response)
 }
 
 /// The client's name for the request, or one of ours: a random UUID, of version 4.
 fn activity_id(parts: &Parts) -> HeaderValue {
-    parts.headers.get("x-ms-activity-id").cloned().unwrap_or_else(|| {
+    parts.headers.get(&ACTIVITY_ID).cloned().unwrap_or_else(|| {
         let mut text = Uuid::encode_buffer();
         let id = Builder::from_random_bytes(ephemeris_raft::random().random()).into_uuid();
         let id = id.hyphenated().encode_lower(&mut text);
@@ -193,7 +199,7 @@ impl Gateway {
     /// A gateway of this node.
     pub(crate) fn new(node: Node) -> Self {
         let verifier = Arc::new(Verifier::new(node.config().keys.clone()));
-        Self { node, verifier, under_way: Arc::default() }
+        Self { node, verifier, under_way: Arc::default(), counted: Arc::default() }
     }
 
     /// The cluster, by which tokens are sealed.
@@ -279,9 +285,12 @@ fn price(call: &Call, target: &Target) -> Price {
 
 /// Reads a body that is not too large.
 async fn read_body(parts: &Parts, body: Body) -> Result<Bytes, ApiError> {
+    if body.is_end_stream() {
+        return Ok(Bytes::new());
+    }
     let reading = async {
         let mut stream = body.into_data_stream();
-        let mut bytes = BytesMut::new();
+        let mut bytes = Bytes::new();
         let mut seen = 0;
         while let Some(chunk) = stream.next().await {
             let chunk = chunk.map_err(|error| {
@@ -289,7 +298,7 @@ async fn read_body(parts: &Parts, body: Body) -> Result<Bytes, ApiError> {
             })?;
             seen += chunk.len();
             if seen <= BODY_BYTES_MAX {
-                bytes.extend_from_slice(&chunk);
+                bytes = joined(bytes, chunk);
             } else if seen > BODY_BYTES_DRAINED_MAX {
                 break;
             }
@@ -297,14 +306,25 @@ async fn read_body(parts: &Parts, body: Body) -> Result<Bytes, ApiError> {
         if seen > BODY_BYTES_MAX {
             return Err(ApiError::TooLarge(format!("The limit is {BODY_BYTES_MAX} bytes.")));
         }
-        Ok(bytes.freeze())
+        Ok(bytes)
     };
-    if parts.headers.get("content-encoding").is_some_and(|coding| coding != "identity") {
+    if parts.headers.get(CONTENT_ENCODING).is_some_and(|coding| coding != "identity") {
         return Err(ApiError::BadRequest("The body must not be compressed.".to_string()));
     }
     tokio::time::timeout(BODY_DEADLINE, reading).await.unwrap_or_else(|_| {
         Err(ApiError::Timeout("The body did not arrive in time; nothing was executed.".into()))
     })
+}
+
+/// Two pieces of a body; a body that comes in one is not copied.
+fn joined(bytes: Bytes, chunk: Bytes) -> Bytes {
+    if bytes.is_empty() {
+        return chunk;
+    }
+    // What was joined before is nobody else's, and grows where it is.
+    let mut bytes = BytesMut::from(bytes);
+    bytes.extend_from_slice(&chunk);
+    bytes.freeze()
 }
 
 /// Finds who answers.

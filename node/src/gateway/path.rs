@@ -1,5 +1,7 @@
 //! What a URL path names, told by position alone: a database may be called "colls".
 
+use std::borrow::Cow;
+
 use ephemeris_store::catalog::ScriptKind;
 use percent_encoding::percent_decode_str;
 
@@ -7,7 +9,10 @@ use super::error::ApiError;
 
 /// The decoded segments of a path, without the slashes around them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Segments(Vec<String>);
+pub(crate) struct Segments<'p>(Vec<Cow<'p, str>>);
+
+/// Segments of the path of an item: room for them is taken at once.
+const USUAL_SEGMENTS: usize = 6;
 
 /// A container, by names or by `_rid`s.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,25 +77,23 @@ pub(crate) enum Target {
     NotServed(&'static str),
 }
 
-impl Segments {
+impl<'p> Segments<'p> {
     /// Takes a path apart; each segment is decoded on its own, and `+` is no space.
-    pub(crate) fn parse(path: &str) -> Result<Self, ApiError> {
+    pub(crate) fn parse(path: &'p str) -> Result<Self, ApiError> {
         let path = path.trim_matches('/');
         if path.is_empty() {
             return Ok(Self(Vec::new()));
         }
-        let decode = |segment: &str| {
-            let text = percent_decode_str(segment).decode_utf8();
-            text.map(String::from).map_err(|_| {
-                ApiError::BadRequest(format!("The path segment '{segment}' is not UTF-8."))
-            })
-        };
-        path.split('/').map(decode).collect::<Result<Vec<_>, _>>().map(Self)
+        let mut segments = Vec::with_capacity(USUAL_SEGMENTS);
+        for segment in path.split('/') {
+            segments.push(decoded(segment)?);
+        }
+        Ok(Self(segments))
     }
 
     /// Resource type and link of the text that is signed.
     pub(crate) fn signed(&self) -> (&str, String) {
-        let segments: Vec<&str> = self.0.iter().map(String::as_str).collect();
+        let segments = self.texts();
         match segments.as_slice() {
             [] => ("", String::new()),
             [link @ .., "operations", "partitionkeydelete"] if link.len() == 4 => {
@@ -111,7 +114,7 @@ impl Segments {
 
     /// What the path names.
     pub(crate) fn target(&self) -> Result<Target, ApiError> {
-        let segments: Vec<&str> = self.0.iter().map(String::as_str).collect();
+        let segments = self.texts();
         Ok(match segments.as_slice() {
             [] => Target::Account,
             ["dbs"] => Target::Databases,
@@ -142,9 +145,22 @@ impl Segments {
         })
     }
 
+    fn texts(&self) -> Vec<&str> {
+        self.0.iter().map(AsRef::as_ref).collect()
+    }
+
     fn unknown(&self) -> ApiError {
         ApiError::UnknownPath(self.0.join("/"))
     }
+}
+
+fn decoded(segment: &str) -> Result<Cow<'_, str>, ApiError> {
+    if !segment.contains('%') {
+        return Ok(Cow::Borrowed(segment));
+    }
+    percent_decode_str(segment)
+        .decode_utf8()
+        .map_err(|_| ApiError::BadRequest(format!("The path segment '{segment}' is not UTF-8.")))
 }
 
 fn below_user(user: UserPath, below: &[&str]) -> Option<Target> {

@@ -1,26 +1,26 @@
 //! Answers: status, headers and body as Cosmos clients expect them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use bytes::Bytes;
-use ephemeris_store::catalog::{Container, Database};
 use ephemeris_store::charge::Charge;
-use ephemeris_store::ids::{Etag, Lsn, RangeId, ResourceId};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use ephemeris_store::ids::{ETAG_LENGTH, Etag, Lsn, RangeId};
 use serde_json::{Value, json};
 
 use super::error::{ApiError, Failure};
 use crate::partition::Price;
+use crate::placement::Links;
 
-/// What names look like in a header: as the SDKs themselves encode them.
-const NAME_ENCODED: &AsciiSet =
-    &NON_ALPHANUMERIC.remove(b'_').remove(b'.').remove(b'-').remove(b'~');
+/// Headers of an answer about an item, or a few less: room for them is taken at once.
+const HEADERS_ROOM: usize = 24;
 /// The version of the protocol we speak.
 const API_VERSION: &str = "2020-07-15";
 
-const ACTIVITY_ID: HeaderName = HeaderName::from_static("x-ms-activity-id");
+/// The name of a request, in requests and answers.
+pub(crate) static ACTIVITY_ID: HeaderName = HeaderName::from_static("x-ms-activity-id");
 const ALT_CONTENT_PATH: HeaderName = HeaderName::from_static("x-ms-alt-content-path");
 const CONTENT_PATH: HeaderName = HeaderName::from_static("x-ms-content-path");
 const CONTINUATION: HeaderName = HeaderName::from_static("x-ms-continuation");
@@ -34,7 +34,8 @@ const REQUEST_DURATION: HeaderName = HeaderName::from_static("x-ms-request-durat
 const RETRY_AFTER: HeaderName = HeaderName::from_static("x-ms-retry-after-ms");
 const SCHEMA_VERSION: HeaderName = HeaderName::from_static("x-ms-schemaversion");
 const SERVICE_VERSION: HeaderName = HeaderName::from_static("x-ms-serviceversion");
-const SESSION_TOKEN: HeaderName = HeaderName::from_static("x-ms-session-token");
+/// How far a client has seen the partitions, in requests and answers.
+pub(crate) static SESSION_TOKEN: HeaderName = HeaderName::from_static("x-ms-session-token");
 const SUBSTATUS: HeaderName = HeaderName::from_static("x-ms-substatus");
 const VERSION: HeaderName = HeaderName::from_static("x-ms-version");
 
@@ -42,12 +43,10 @@ const VERSION: HeaderName = HeaderName::from_static("x-ms-version");
 const PROGRAM: &str = concat!("ephemeris/", env!("CARGO_PKG_VERSION"));
 
 /// What an answer says about the partitions that made it.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct DataHeaders {
-    /// `dbs/<name>/colls/<name>`: without it the Python SDK throws the session token away.
-    pub(crate) alt_content_path: String,
-    /// The container's `_rid`.
-    pub(crate) content_path: String,
+    /// The container.
+    links: Arc<Links>,
     /// How far each partition was.
     pub(crate) sessions: Vec<(RangeId, Lsn)>,
     /// The entry that wrote the item.
@@ -56,12 +55,8 @@ pub(crate) struct DataHeaders {
 
 impl DataHeaders {
     /// Headers of a container's data.
-    pub(crate) fn new(database: &Database, container: &Container) -> Self {
-        let database = utf8_percent_encode(database.name.as_str(), NAME_ENCODED);
-        let collection = utf8_percent_encode(container.definition.name().as_str(), NAME_ENCODED);
-        let alt_content_path = format!("dbs/{database}/colls/{collection}");
-        let content_path = ResourceId::Container(container.number).to_string();
-        Self { alt_content_path, content_path, sessions: Vec::new(), item_lsn: None }
+    pub(crate) fn new(links: Arc<Links>) -> Self {
+        Self { links, sessions: Vec::new(), item_lsn: None }
     }
 
     /// Adds how far a partition was.
@@ -79,8 +74,8 @@ impl DataHeaders {
     }
 
     fn write(self, headers: &mut HeaderMap) {
-        insert_text(headers, ALT_CONTENT_PATH, self.alt_content_path);
-        insert_text(headers, CONTENT_PATH, self.content_path);
+        headers.insert(ALT_CONTENT_PATH, self.links.by_name.clone());
+        headers.insert(CONTENT_PATH, self.links.rid.clone());
         if let Some(lsn) = self.item_lsn {
             headers.insert(ITEM_LSN, lsn.0.into());
         }
@@ -89,7 +84,7 @@ impl DataHeaders {
             headers.insert(LSN, lsn.0.into());
         }
         if !self.sessions.is_empty() {
-            insert_text(headers, SESSION_TOKEN, super::session::token(&self.sessions));
+            insert_text(headers, SESSION_TOKEN.clone(), &super::session::token(&self.sessions));
         }
     }
 }
@@ -107,7 +102,8 @@ pub(crate) struct Reply {
 impl Reply {
     /// An answer without a body.
     pub(crate) fn empty(status: StatusCode) -> Self {
-        Self { status, body: None, charge: Charge::ZERO, data: None, headers: HeaderMap::new() }
+        let headers = HeaderMap::with_capacity(HEADERS_ROOM);
+        Self { status, body: None, charge: Charge::ZERO, data: None, headers }
     }
 
     /// An answer with a JSON body.
@@ -134,7 +130,7 @@ impl Reply {
     /// The resource's tag.
     #[must_use]
     pub(crate) fn etag(self, etag: Etag) -> Self {
-        self.header(header::ETAG, etag.to_string())
+        self.header(header::ETAG, etag.encode(&mut [0; ETAG_LENGTH]))
     }
 
     /// The partitions that answered.
@@ -156,8 +152,8 @@ impl Reply {
 
     /// Any other header.
     #[must_use]
-    pub(crate) fn header(mut self, name: HeaderName, value: impl Into<String>) -> Self {
-        insert_text(&mut self.headers, name, value);
+    pub(crate) fn header(mut self, name: HeaderName, value: impl AsRef<str>) -> Self {
+        insert_text(&mut self.headers, name, value.as_ref());
         self
     }
 
@@ -168,16 +164,13 @@ impl Reply {
         elapsed: Duration,
     ) -> Response<Body> {
         let Self { status, body, charge, data, mut headers } = self;
-        headers.reserve(16);
-        headers.insert(ACTIVITY_ID, activity_id.clone());
+        headers.insert(ACTIVITY_ID.clone(), activity_id.clone());
         headers.insert(VERSION, HeaderValue::from_static(API_VERSION));
         headers.insert(SERVICE_VERSION, HeaderValue::from_static(PROGRAM));
         headers.insert(GATEWAY_VERSION, HeaderValue::from_static(PROGRAM));
         headers.insert(SCHEMA_VERSION, HeaderValue::from_static("1.19"));
-        insert_text(&mut headers, REQUEST_CHARGE, charge.to_string());
-        let micros = elapsed.as_micros();
-        let elapsed_ms = format!("{}.{:03}", micros / 1000, micros % 1000);
-        insert_text(&mut headers, REQUEST_DURATION, elapsed_ms);
+        insert_text(&mut headers, REQUEST_CHARGE, &charge.to_string());
+        insert_text(&mut headers, REQUEST_DURATION, &millis(elapsed));
         if let Some(data) = data {
             data.write(&mut headers);
         }
@@ -218,10 +211,17 @@ impl Failure {
     }
 }
 
+/// Milliseconds with three decimals.
+fn millis(duration: Duration) -> String {
+    let mut text = format!("{:04}", duration.as_micros());
+    text.insert(text.len() - 3, '.');
+    text
+}
+
 /// Text that a header cannot hold is left out: only names of resources can be such, percent-encoded
 /// before they come here.
-fn insert_text(headers: &mut HeaderMap, name: HeaderName, value: impl Into<String>) {
-    if let Ok(value) = HeaderValue::try_from(value.into()) {
+fn insert_text(headers: &mut HeaderMap, name: HeaderName, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
         headers.insert(name, value);
     }
 }
@@ -280,5 +280,14 @@ mod tests {
         assert_eq!(shown(nobody), (429, vec![text("3200"), text("200"), text("0")]));
         let missing = ApiError::NotFound("no".to_string());
         assert_eq!(shown(missing), (404, vec![None, None, text("0")]));
+    }
+
+    #[test]
+    fn durations_have_three_decimals() {
+        let shown = |micros| millis(Duration::from_micros(micros));
+        assert_eq!(
+            [0, 7, 999, 1000, 12_345].map(shown),
+            ["0.000", "0.007", "0.999", "1.000", "12.345"]
+        );
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::http::HeaderName;
 use ephemeris_store::catalog::{Container, Database, PartitionRecord};
 use ephemeris_store::ids::{ContainerNumber, ItemNumber, ResourceId};
 
@@ -11,12 +12,13 @@ use super::reply::DataHeaders;
 use super::{Call, Gateway};
 use crate::placement::DirectoryView;
 
+static INTENDED_COLLECTION: HeaderName =
+    HeaderName::from_static("x-ms-cosmos-intended-collection-rid");
+
 /// A container as this node's copy of the catalog knows it.
 pub(crate) struct Resolved {
     /// The catalog as of one entry.
     pub(crate) view: Arc<DirectoryView>,
-    /// The container's database.
-    pub(crate) database: Arc<Database>,
     /// The container.
     pub(crate) container: Arc<Container>,
     /// True if the path named it by its `_rid`.
@@ -26,14 +28,14 @@ pub(crate) struct Resolved {
 impl Resolved {
     /// Headers that every answer about this container's data carries.
     pub(crate) fn headers(&self) -> DataHeaders {
-        DataHeaders::new(&self.database, &self.container)
+        let links = self.view.links(self.container.number);
+        DataHeaders::new(links.expect("the container was found in this view").clone())
     }
 
     /// A container by its number, as a change that was just made left it.
     pub(crate) fn of(view: &Arc<DirectoryView>, number: ContainerNumber) -> Option<Self> {
         let container = view.container(number)?.clone();
-        let database = view.state().database(number.database)?.clone();
-        Some(Self { view: view.clone(), database, container, by_rid: false })
+        Some(Self { view: view.clone(), container, by_rid: false })
     }
 
     /// The partition that holds a slot.
@@ -48,7 +50,10 @@ impl Resolved {
 
     /// The `_rid` in a path's last segment, if the path is made of `_rid`s.
     pub(crate) fn child(&self, segment: &str) -> Option<ResourceId> {
-        let rid = ResourceId::parse(segment).ok().filter(|_| self.by_rid)?;
+        if !self.by_rid {
+            return None;
+        }
+        let rid = ResourceId::parse(segment).ok()?;
         match rid {
             ResourceId::Child(container, _) if container == self.container.number => Some(rid),
             ResourceId::Child(..)
@@ -124,7 +129,7 @@ impl Gateway {
         call: &Call,
         path: &ContainerPath,
     ) -> Result<Resolved, Failure> {
-        let expected = call.headers.text("x-ms-cosmos-intended-collection-rid")?;
+        let expected = call.headers.text(&INTENDED_COLLECTION)?;
         let expected = expected.filter(|expected| !expected.is_empty());
         let is_expected = |resolved: &Resolved| {
             let rid = ResourceId::Container(resolved.container.number);
@@ -163,18 +168,19 @@ fn find_database(view: &DirectoryView, segment: &str) -> Option<(Arc<Database>, 
 
 fn find_container(view: &Arc<DirectoryView>, path: &ContainerPath) -> Option<Resolved> {
     let (database, by_rid) = find_database(view, &path.database)?;
-    let number = match ResourceId::parse(&path.container) {
-        Ok(ResourceId::Container(number)) if by_rid && number.database == database.number => {
+    let rid = by_rid.then(|| ResourceId::parse(&path.container));
+    let number = match rid {
+        Some(Ok(ResourceId::Container(number))) if number.database == database.number => {
             Some(number)
         }
-        Ok(_) | Err(_) => None,
+        Some(Ok(_) | Err(_)) | None => None,
     };
     let container = match number {
         Some(number) => view.container(number),
         None => view.container_named(database.number, &path.container),
     };
     let container = container?.clone();
-    Some(Resolved { view: view.clone(), database, container, by_rid: number.is_some() })
+    Some(Resolved { view: view.clone(), container, by_rid: number.is_some() })
 }
 
 #[cfg(test)]

@@ -1,12 +1,11 @@
 //! Session tokens: `<range>:-1#<lsn>`, one for every partition, joined by commas.
 
-use std::fmt::Write as _;
-
 use ephemeris_store::catalog::PartitionRecord;
 use ephemeris_store::ids::{Lsn, RangeId};
 
 use super::Call;
 use super::error::ApiError;
+use super::reply::SESSION_TOKEN;
 use crate::consistency::ConsistencyLevel;
 use crate::node::Node;
 use crate::partition::ReadLevel;
@@ -18,7 +17,9 @@ pub(crate) fn token(sessions: &[(RangeId, Lsn)]) -> String {
         if !token.is_empty() {
             token.push(',');
         }
-        write!(token, "{range}:-1#{lsn}").expect("text takes every write");
+        token.push_str(itoa::Buffer::new().format(range.0));
+        token.push_str(":-1#");
+        token.push_str(itoa::Buffer::new().format(lsn.0));
     }
     token
 }
@@ -37,7 +38,7 @@ impl Freshness {
     /// without a body left them unsure which it was. It is honoured all the same: no replica is as
     /// fresh, so the leader answers, with everything anybody was told of this container.
     pub(crate) fn of(call: &Call) -> Result<Self, ApiError> {
-        let text = call.headers.text("x-ms-session-token")?.unwrap_or_default();
+        let text = call.headers.text(&SESSION_TOKEN)?.unwrap_or_default();
         let session = parse(text).ok_or_else(|| {
             ApiError::BadRequest(format!("The session token '{text}' is malformed."))
         })?;

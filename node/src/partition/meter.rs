@@ -11,6 +11,7 @@ use std::time::Duration;
 use ephemeris_store::charge::{Charge, Rate};
 use ephemeris_store::partition::Backlog;
 use ephemeris_store::time::Seconds;
+use metrics::Counter;
 
 use super::budget::{Allowance, Budget, Burst, Purse};
 use crate::clock::Instant;
@@ -25,6 +26,8 @@ const SECOND: Duration = Duration::from_secs(1);
 pub(super) struct Meter {
     burst: Burst,
     shared: Arc<Mutex<Shared>>,
+    /// Of all partitions.
+    charged: Counter,
 }
 
 #[derive(Default)]
@@ -86,7 +89,8 @@ pub(crate) struct Gauges {
 impl Meter {
     /// A meter that has not seen a term yet.
     pub(super) fn new(burst: Burst) -> Self {
-        Self { burst, shared: Arc::default() }
+        let charged = metrics::counter!("ru_charged_total");
+        Self { burst, shared: Arc::default(), charged }
     }
 
     /// Draws what a request is expected to cost; or says when it is worth trying again.
@@ -104,7 +108,7 @@ impl Meter {
     pub(super) fn settle(&self, draw: Draw, cost: Charge, now: Instant) {
         let mut shared = self.lock();
         let whole = shared.charged.add(cost);
-        metrics::counter!("ru_charged_total").increment(whole);
+        self.charged.increment(whole);
         let Draw { term, purse, estimate } = draw;
         if term == shared.term
             && let (Some(budget), Some(purse)) = (&mut shared.budget, purse)

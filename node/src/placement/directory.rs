@@ -4,9 +4,15 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
+use axum::http::HeaderValue;
 use ephemeris_store::catalog::{Catalog, CatalogState, Container, Database, PartitionRecord};
 use ephemeris_store::charge::Rate;
-use ephemeris_store::ids::{ContainerNumber, DatabaseNumber, Lsn};
+use ephemeris_store::ids::{ContainerNumber, DatabaseNumber, Lsn, ResourceId};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+/// What names look like in a header: as the SDKs themselves encode them.
+const NAME_ENCODED: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'_').remove(b'.').remove(b'-').remove(b'~');
 
 /// The catalog as this node knows it. Clones share it.
 #[derive(Clone)]
@@ -24,6 +30,29 @@ pub(crate) struct DirectoryView {
     containers: HashMap<(DatabaseNumber, String), Arc<Container>>,
     partitions: HashMap<ContainerNumber, Vec<Arc<PartitionRecord>>>,
     rates: BTreeMap<ContainerNumber, Rate>,
+    links: HashMap<ContainerNumber, Arc<Links>>,
+}
+
+/// What every answer about a container's data says of the container.
+#[derive(Debug)]
+pub(crate) struct Links {
+    /// `dbs/<name>/colls/<name>`: without it the Python SDK throws the session token away.
+    pub(crate) by_name: HeaderValue,
+    /// The container's `_rid`.
+    pub(crate) rid: HeaderValue,
+}
+
+impl Links {
+    /// The links of a container.
+    pub(crate) fn new(database: &Database, container: &Container) -> Self {
+        let database = utf8_percent_encode(database.name.as_str(), NAME_ENCODED);
+        let name = utf8_percent_encode(container.definition.name().as_str(), NAME_ENCODED);
+        let header = |text: String| {
+            HeaderValue::try_from(text).expect("names are percent-encoded, and a `_rid` is base64")
+        };
+        let rid = ResourceId::Container(container.number).to_string();
+        Self { by_name: header(format!("dbs/{database}/colls/{name}")), rid: header(rid) }
+    }
 }
 
 impl Directory {
@@ -57,9 +86,10 @@ impl DirectoryView {
             .databases()
             .map(|database| (database.name.to_string(), database.clone()))
             .collect();
-        let mut containers = HashMap::new();
+        let (mut containers, mut links) = (HashMap::new(), HashMap::new());
         for database in state.databases() {
             for container in state.containers(database.number) {
+                links.insert(container.number, Arc::new(Links::new(database, container)));
                 let name = container.definition.name().to_string();
                 containers.insert((database.number, name), container.clone());
             }
@@ -72,7 +102,7 @@ impl DirectoryView {
             records.sort_by_key(|record| record.slots.start);
         }
         let rates = state.rates();
-        Self { lsn, state, databases, containers, partitions, rates }
+        Self { lsn, state, databases, containers, partitions, rates, links }
     }
 
     /// The entry it is as of.
@@ -102,6 +132,11 @@ impl DirectoryView {
     /// A container by its number.
     pub(crate) fn container(&self, number: ContainerNumber) -> Option<&Arc<Container>> {
         self.state.container(number)
+    }
+
+    /// What answers say of a container.
+    pub(crate) fn links(&self, container: ContainerNumber) -> Option<&Arc<Links>> {
+        self.links.get(&container)
     }
 
     /// A container's partitions in the order of the hash space.

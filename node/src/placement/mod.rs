@@ -7,5 +7,5 @@ mod directory;
 mod plan;
 
 pub(crate) use balancer::{Balancer, describe_nodes};
-pub(crate) use directory::{Directory, DirectoryView};
+pub(crate) use directory::{Directory, DirectoryView, Links};
 pub(crate) use plan::{REPLICATION_FACTOR, groups_that_need, plan_container};
