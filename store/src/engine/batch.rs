@@ -29,6 +29,22 @@ pub enum Change<'a> {
     DeleteRange(Table, &'a [u8], Option<&'a [u8]>),
 }
 
+impl<'a> Change<'a> {
+    /// The table it changes.
+    pub fn table(&self) -> Table {
+        let (Change::Put(table, ..) | Change::Delete(table, _) | Change::DeleteRange(table, ..)) =
+            *self;
+        table
+    }
+
+    /// The key it changes, or the first one.
+    pub fn key(&self) -> &'a [u8] {
+        let (Change::Put(_, key, _) | Change::Delete(_, key) | Change::DeleteRange(_, key, _)) =
+            *self;
+        key
+    }
+}
+
 impl Batch {
     /// Sets a key.
     pub fn put(&mut self, table: Table, key: &[u8], value: &[u8]) {

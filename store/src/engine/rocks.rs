@@ -94,13 +94,14 @@ impl RocksEngine {
         let cache = Cache::new_lru_cache(options.block_cache_bytes);
         let collector = Collector::default();
         let families = Table::ALL.map(|table| {
-            let mut family = table_options(&cache, options, table);
+            let mut family = table_options(&cache, options, table)?;
             if table == Table::Index {
                 family.set_compaction_filter_factory(collector.clone());
             }
-            ColumnFamilyDescriptor::new(table.name(), family)
+            Ok(ColumnFamilyDescriptor::new(table.name(), family))
         });
-        let db = DB::open_cf_descriptors(&database_options(options), directory, families);
+        let families: Result<Vec<_>, Fault> = families.into_iter().collect();
+        let db = DB::open_cf_descriptors(&database_options(options), directory, families?);
         let db = db.map_err(fault)?;
         make_background_nice();
         let database = Arc::new(Database { db, on_damage, collector });
@@ -185,7 +186,7 @@ fn database_options(options: RocksOptions) -> Options {
     database
 }
 
-fn table_options(cache: &Cache, options: RocksOptions, table: Table) -> Options {
+fn table_options(cache: &Cache, options: RocksOptions, table: Table) -> Result<Options, Fault> {
     let mut blocks = BlockBasedOptions::default();
     blocks.set_block_cache(cache);
     blocks.set_block_size(8 << 10);
@@ -211,7 +212,23 @@ fn table_options(cache: &Cache, options: RocksOptions, table: Table) -> Options 
     if ends_with_number(table) {
         family.set_prefix_extractor(SliceTransform::create("value", without_number, None));
     }
-    family
+    // A memory table is searched from where the last key with the same beginning went.
+    let hint = format!("memtable_insert_with_hint_prefix_extractor=capped:{}", beginning(table));
+    family.get_options_from_string(hint).map_err(fault)
+}
+
+/// What neighbours in a table begin with, in bytes: a group, or a container and a slot.
+fn beginning(table: Table) -> usize {
+    match table {
+        Table::Items | Table::Numbers => 9,
+        Table::Feed
+        | Table::Expiry
+        | Table::Meta
+        | Table::Catalog
+        | Table::History
+        | Table::Index
+        | Table::Unique => 8,
+    }
 }
 
 /// True for the tables of entries that lead from values to items.
@@ -246,6 +263,22 @@ fn background_threads() -> impl Iterator<Item = (Pid, i32)> {
         let id = thread.file_name().to_str()?.parse().ok().and_then(Pid::from_raw)?;
         Some((id, niceness))
     })
+}
+
+/// The changes of a batch in the order of tables and keys: a third of the work is to find where a row goes in
+/// memory, and least of it behind the row before. Changes of one key keep their order, and so do all of a table
+/// in which a range goes.
+fn in_key_order(batch: &Batch) -> Vec<Change<'_>> {
+    let mut changes: Vec<_> = batch.changes().collect();
+    let mut has_range = [false; Table::ALL.len()];
+    for change in &changes {
+        has_range[change.table() as usize] |= matches!(change, Change::DeleteRange(..));
+    }
+    changes.sort_by_key(|change| {
+        let table = change.table();
+        (table, if has_range[table as usize] { &[] } else { change.key() })
+    });
+    changes
 }
 
 fn unjournaled() -> WriteOptions {
@@ -377,7 +410,7 @@ impl Engine for RocksEngine {
         let families = Table::ALL.map(|table| self.database.family(table));
         let family = |table: Table| families[table as usize];
         let mut begun_anew = Vec::new();
-        for change in batch.changes() {
+        for change in in_key_order(&batch) {
             match change {
                 Change::Put(table, key, value) => changes.put_cf(family(table), key, value),
                 Change::Delete(table, key) => changes.delete_cf(family(table), key),
@@ -443,6 +476,26 @@ mod tests {
     use rustix::process::getpriority_process;
 
     use super::*;
+
+    #[test]
+    fn changes_are_written_in_key_order_but_not_across_ranges() {
+        let mut batch = Batch::default();
+        batch.put(Table::Index, b"b", b"1");
+        batch.put(Table::Feed, b"b", b"1");
+        batch.put(Table::Index, b"a", b"1");
+        batch.delete(Table::Index, b"b");
+        batch.delete_range(&KeyRange::prefix(Table::Feed, b"a".to_vec()));
+        batch.put(Table::Feed, b"a", b"1");
+        let order = [
+            Change::Put(Table::Feed, b"b", b"1"),
+            Change::DeleteRange(Table::Feed, b"a", Some(b"b")),
+            Change::Put(Table::Feed, b"a", b"1"),
+            Change::Put(Table::Index, b"a", b"1"),
+            Change::Put(Table::Index, b"b", b"1"),
+            Change::Delete(Table::Index, b"b"),
+        ];
+        assert_eq!(in_key_order(&batch), order);
+    }
 
     #[test]
     fn flushing_and_compacting_leave_time_to_requests() {
