@@ -10,7 +10,7 @@ use super::error::{ApiError, Failure};
 use super::path::ContainerPath;
 use super::reply::DataHeaders;
 use super::{Call, Gateway};
-use crate::placement::DirectoryView;
+use crate::placement::{DirectoryView, Links};
 
 static INTENDED_COLLECTION: HeaderName =
     HeaderName::from_static("x-ms-cosmos-intended-collection-rid");
@@ -21,6 +21,8 @@ pub(crate) struct Resolved {
     pub(crate) view: Arc<DirectoryView>,
     /// The container.
     pub(crate) container: Arc<Container>,
+    /// What answers say of it.
+    links: Arc<Links>,
     /// True if the path named it by its `_rid`.
     by_rid: bool,
 }
@@ -28,14 +30,14 @@ pub(crate) struct Resolved {
 impl Resolved {
     /// Headers that every answer about this container's data carries.
     pub(crate) fn headers(&self) -> DataHeaders {
-        let links = self.view.links(self.container.number);
-        DataHeaders::new(links.expect("the container was found in this view").clone())
+        DataHeaders::new(self.links.clone())
     }
 
     /// A container by its number, as a change that was just made left it.
     pub(crate) fn of(view: &Arc<DirectoryView>, number: ContainerNumber) -> Option<Self> {
         let container = view.container(number)?.clone();
-        Some(Self { view: view.clone(), container, by_rid: false })
+        let links = view.links(number)?.clone();
+        Some(Self { view: view.clone(), container, links, by_rid: false })
     }
 
     /// The partition that holds a slot.
@@ -180,7 +182,8 @@ fn find_container(view: &Arc<DirectoryView>, path: &ContainerPath) -> Option<Res
         None => view.container_named(database.number, &path.container),
     };
     let container = container?.clone();
-    Some(Resolved { view: view.clone(), container, by_rid: number.is_some() })
+    let links = view.links(container.number)?.clone();
+    Some(Resolved { view: view.clone(), container, links, by_rid: number.is_some() })
 }
 
 #[cfg(test)]
