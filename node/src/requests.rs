@@ -426,6 +426,7 @@ impl Node {
 
     /// Answers another node's request.
     pub(crate) async fn answer(&self, from: NodeId, request: NodeRequest) -> NodeResponse {
+        // What is rare is boxed, or a request to a partition would take as much room.
         match request {
             NodeRequest::Partition(group, request, price) => {
                 let result = match self.local_partition(group) {
@@ -437,13 +438,13 @@ impl Node {
                 NodeResponse::Partition(result)
             }
             NodeRequest::Catalog(command) => {
-                NodeResponse::Catalog(self.propose_to_catalog(command).await)
+                NodeResponse::Catalog(Box::pin(self.propose_to_catalog(command)).await)
             }
             NodeRequest::CatalogBarrier => {
-                NodeResponse::CatalogBarrier(self.read_catalog_barrier().await)
+                NodeResponse::CatalogBarrier(Box::pin(self.read_catalog_barrier()).await)
             }
             NodeRequest::Probe => {
-                let formed = self.cluster().is_some() || self.catalog().is_formed().await;
+                let formed = self.cluster().is_some() || Box::pin(self.catalog().is_formed()).await;
                 let directory = self.directory().current();
                 let known = directory.state().node(from);
                 let known_directory = known.map(|record| record.directory);
@@ -451,12 +452,13 @@ impl Node {
             }
             NodeRequest::Describe => NodeResponse::Describe(Box::new(self.describe())),
             NodeRequest::AwaitCatalog(lsn) => {
-                self.wait_for_catalog(lsn, clock::monotonic() + SPREAD_DEADLINE).await;
+                let deadline = clock::monotonic() + SPREAD_DEADLINE;
+                Box::pin(self.wait_for_catalog(lsn, deadline)).await;
                 NodeResponse::AwaitCatalog
             }
             NodeRequest::Clock => NodeResponse::Clock(self.wall_micros()),
             NodeRequest::Transfer(group, to) => {
-                self.transfer_leadership(group, to).await;
+                Box::pin(self.transfer_leadership(group, to)).await;
                 NodeResponse::Transfer
             }
             NodeRequest::Members(group) => NodeResponse::Members(self.members(group)),

@@ -20,7 +20,7 @@ use thiserror::Error;
 use tokio::sync::Mutex;
 use tracing::{debug, info};
 
-use crate::barriers::Barriers;
+use crate::barriers::{Asker, Barriers, ask_with_heartbeats};
 use crate::check_quorum::CheckQuorum;
 use crate::clock::Instant;
 use crate::log_store::LogStore;
@@ -272,9 +272,17 @@ impl<M: Machine> Group<M> {
         let raft = Raft::build(replica, Arc::new(config), network, log, state_machine)
             .await
             .map_err(|error| failed(error.to_string()))?;
+        let asker = Asker {
+            raft: raft.clone(),
+            machine: machine.clone(),
+            transport: transport.clone(),
+            group,
+            me: replica,
+            patience: options.heartbeat,
+        };
         let shared = Shared {
             proposals: Proposals::of(raft.clone()),
-            barriers: Barriers::of(raft.clone()),
+            barriers: Barriers::new(asker),
             rest: Rest::of(raft.clone(), (group, replica), options),
             server: raft.server_metrics(),
             raft,
@@ -368,7 +376,7 @@ impl<M: Machine> Group<M> {
     async fn get_in_touch(&self) {
         if self.shared.rest.is_out_of_touch() {
             self.shared.rest.wake();
-            if self.read_barrier().await.is_ok() {
+            if Box::pin(ask_with_heartbeats(&self.shared.raft)).await.is_ok() {
                 self.shared.rest.note_touch();
             }
         }
@@ -384,7 +392,9 @@ impl<M: Machine> Group<M> {
     /// Waits until an entry is applied here, for so long at most; true if it is.
     pub async fn await_applied(&self, index: u64, longest: Duration) -> bool {
         let waiting = self.shared.raft.wait(Some(longest));
-        waiting.applied_index_at_least(Some(index), "a reader waits for it").await.is_ok()
+        let applied = waiting.applied_index_at_least(Some(index), "a reader waits for it");
+        // Boxed, because it is large, and whoever waits for it holds it.
+        Box::pin(applied).await.is_ok()
     }
 
     /// Who leads, as far as this replica knows.
@@ -602,6 +612,10 @@ impl<M: Machine> Inbound for Group<M> {
 
     fn note_agreed(&self, quiet: Quiet, asked: Instant) {
         self.shared.rest.note_agreed(quiet, asked);
+    }
+
+    fn vote(&self) -> Option<Vote> {
+        self.shared.storage.wal.vote(self.shared.id)
     }
 }
 

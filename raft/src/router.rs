@@ -10,7 +10,8 @@ use ephemeris_store::codec;
 use ephemeris_store::ids::{GroupId, ReplicaId};
 
 use crate::clock::{Instant, monotonic};
-use crate::wire::{Envelope, Message, Quiet, Request, Response};
+use crate::types::Vote;
+use crate::wire::{Confirm, Envelope, Message, Quiet, Request, Response};
 
 /// The answer to a message, being made.
 pub type Handling = Pin<Box<dyn Future<Output = Result<Bytes, String>> + Send>>;
@@ -29,6 +30,8 @@ pub(crate) trait Inbound: Send + Sync + 'static {
     fn agree(&self, quiet: &Quiet, now: Instant) -> bool;
     /// A follower has agreed with what it was told then.
     fn note_agreed(&self, quiet: Quiet, asked: Instant);
+    /// The replica's vote, at the latest when anybody else may know of it.
+    fn vote(&self) -> Option<Vote>;
 }
 
 /// Knows the groups of this node. Clones share it.
@@ -70,6 +73,10 @@ impl Router {
                 let answer = Bytes::from(codec::encode(&self.agree(&quiet)));
                 Box::pin(std::future::ready(Ok(answer)))
             }
+            Ok(Message::Confirm(confirm)) => {
+                let answer = Bytes::from(codec::encode(&self.confirms(&confirm)));
+                Box::pin(std::future::ready(Ok(answer)))
+            }
             Err(error) => Box::pin(async move { Err(error.to_string()) }),
         }
     }
@@ -86,6 +93,12 @@ impl Router {
                 Box::pin(async move { Ok(handling.await.encode()) })
             }
         }
+    }
+
+    /// True if the replica is here, and has that vote.
+    fn confirms(&self, Confirm { group, to, vote }: &Confirm) -> bool {
+        let group = self.group(*group).filter(|group| group.replica() == *to);
+        group.is_some_and(|group| group.vote() == Some(*vote))
     }
 
     /// Lets replicas rest whose leaders say that nothing happens; returns the groups that are seen differently.

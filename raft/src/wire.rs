@@ -15,6 +15,16 @@ pub(crate) enum Message {
     Replica(Envelope),
     /// For all replicas of these groups; answered with the groups that are seen differently.
     Quiet(Vec<Quiet>),
+    /// For one replica; answered with whether it is so.
+    Confirm(Confirm),
+}
+
+/// The replica has this vote still: its leader's.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Confirm {
+    pub(crate) group: GroupId,
+    pub(crate) to: ReplicaId,
+    pub(crate) vote: Vote,
 }
 
 /// A group in which nothing happens, as its leader tells one of its followers.
@@ -91,7 +101,7 @@ impl Message {
             Message::Replica(Envelope { request: Request::Append { entries, .. }, .. }) => {
                 entries.as_slice()
             }
-            Message::Replica(_) | Message::Quiet(_) => &[],
+            Message::Replica(_) | Message::Quiet(_) | Message::Confirm(_) => &[],
         };
         let entry_bytes = |entry: &LogEntry| ENTRY_BYTES + entry.payload.bytes();
         let about = MESSAGE_BYTES + entries.iter().map(entry_bytes).sum::<usize>();

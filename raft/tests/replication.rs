@@ -279,30 +279,51 @@ fn a_leader_that_hears_nobody_gives_way() {
 fn a_follower_that_forgot_its_leader_makes_no_stale_read() {
     for_seeds(async |seed| {
         let mut cluster = Cluster::start(3, seed).await;
-        let old = cluster.wait_for_leader().await;
-        cluster.upsert(old, "a", 1).await.unwrap();
-        cluster.wait_for_agreement().await;
-        let (forgetful, next) = (old % 3 + 1, (old + 1) % 3 + 1);
-        // One follower has not heard the leader for long, and would stand if the other let it.
-        cluster.network.cut(NodeId(old), NodeId(next));
-        cluster.network.cut(NodeId(next), NodeId(old));
-        let lease = cluster.options.group.election_max;
-        sleep(lease * 4).await;
-        assert_eq!(cluster.leader(), Some(old), "the other follower hears the leader");
-        let cut = Instant::now();
-        cluster.network.isolate(NodeId(old));
-        cluster.lose(forgetful, Loss::Process { flushed: 0 });
-        cluster.restart(forgetful).await;
-        cluster.node(next).group().stand_for_election().await;
-        let others = cluster.wait_until("a new leader", || async {
-            let leader = cluster.leader().filter(|leader| *leader != old)?;
-            cluster.upsert(leader, "a", 2).await.ok()
-        });
-        others.await;
-        assert!(cut.elapsed() < lease, "the old leader still believes, {:?}", cut.elapsed());
+        let (old, _) = elect_unnoticed(&mut cluster).await;
         let stale = timeout(Duration::from_secs(5), cluster.read(old, "a")).await;
         assert!(!matches!(stale, Ok(Ok(_))), "a stale read: {stale:?}");
     });
+}
+
+/// A leader that nobody has told yet asks for its readers, and is told so.
+#[test]
+fn a_follower_that_has_another_leader_confirms_no_read() {
+    for_seeds(async |seed| {
+        let mut cluster = Cluster::start(3, seed).await;
+        let (old, next) = elect_unnoticed(&mut cluster).await;
+        cluster.network.heal();
+        cluster.network.cut(NodeId(old), NodeId(next));
+        cluster.network.cut(NodeId(next), NodeId(old));
+        let stale = timeout(Duration::from_secs(5), cluster.read(old, "a")).await;
+        assert!(!matches!(stale, Ok(Ok(Some(1)))), "a stale read: {stale:?}");
+    });
+}
+
+/// Has another leader elected, by a follower that forgot the old one, which hears nothing and still believes;
+/// the new one has overwritten `a`. Returns both.
+async fn elect_unnoticed(cluster: &mut Cluster) -> (u32, u32) {
+    let old = cluster.wait_for_leader().await;
+    cluster.upsert(old, "a", 1).await.unwrap();
+    cluster.wait_for_agreement().await;
+    let (forgetful, next) = (old % 3 + 1, (old + 1) % 3 + 1);
+    // One follower has not heard the leader for long, and would stand if the other let it.
+    cluster.network.cut(NodeId(old), NodeId(next));
+    cluster.network.cut(NodeId(next), NodeId(old));
+    let lease = cluster.options.group.election_max;
+    sleep(lease * 4).await;
+    assert_eq!(cluster.leader(), Some(old), "the other follower hears the leader");
+    let cut = Instant::now();
+    cluster.network.isolate(NodeId(old));
+    cluster.lose(forgetful, Loss::Process { flushed: 0 });
+    cluster.restart(forgetful).await;
+    cluster.node(next).group().stand_for_election().await;
+    let others = cluster.wait_until("a new leader", || async {
+        let leader = cluster.leader().filter(|leader| *leader != old)?;
+        cluster.upsert(leader, "a", 2).await.ok()
+    });
+    others.await;
+    assert!(cut.elapsed() < lease, "the old leader still believes, {:?}", cut.elapsed());
+    (old, next)
 }
 
 /// A process that stood still goes on as if nothing had happened; the others did not wait.

@@ -139,7 +139,7 @@ impl Gateway {
             Credential::ReadWriteKey => Ok(Access::Full),
             Credential::ReadOnlyKey => Ok(Access::ReadOnly),
             Credential::Token(number) => {
-                self.permission(number, deadline).await.map(Access::Permitted)
+                Box::pin(self.permission(number, deadline)).await.map(Access::Permitted)
             }
         }
     }
@@ -171,7 +171,9 @@ pub(crate) async fn check(gateway: &Gateway, call: &Call, target: &Target) -> Re
     let allowed = match &call.access {
         Access::Full => true,
         Access::ReadOnly => intent == Intent::Read && !shows_tokens(target),
-        Access::Permitted(permission) => permits(gateway, call, permission, intent, target).await?,
+        Access::Permitted(permission) => {
+            Box::pin(permits(gateway, call, permission, intent, target)).await?
+        }
     };
     if allowed { Ok(()) } else { Err(forbidden().into()) }
 }

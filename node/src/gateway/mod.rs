@@ -240,8 +240,8 @@ impl Gateway {
         let price = price(&call, &target);
         let answered = match dispatch(self, &call, &target).await {
             Err(Failure { error: ApiError::StaleMap, .. }) => {
-                self.node.catalog_barrier(deadline).await?;
-                dispatch(self, &call, &target).await
+                Box::pin(self.node.catalog_barrier(deadline)).await?;
+                Box::pin(dispatch(self, &call, &target)).await
             }
             answered => answered,
         };

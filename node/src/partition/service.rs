@@ -385,7 +385,7 @@ impl PartitionService {
                 Life::Alive => fetched.into_item(),
                 Life::Dead => None,
                 Life::InDoubt(expiry) => {
-                    self.settle(level, now, expiry.start()).await?;
+                    Box::pin(self.settle(level, now, expiry.start())).await?;
                     continue;
                 }
             };

@@ -14,6 +14,7 @@ use crate::storage::Executor;
 use crate::testing::{MemoryDisk, MemoryNetwork, simulate};
 use crate::types::Payload;
 use crate::wal::{SyncTime, Wal, WalOptions};
+use crate::wire::{Confirm, Message};
 
 const GROUP: GroupId = GroupId::CATALOG;
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -158,5 +159,31 @@ fn what_comes_meanwhile_goes_together_and_waits_for_no_slow_disk() {
         for outcome in outcomes {
             outcome.await.unwrap().unwrap();
         }
+    });
+}
+
+/// Its own, once it is in the log, and before it is synced: nobody learns of it earlier.
+#[test]
+fn a_replica_confirms_its_vote_until_it_has_another() {
+    simulate(1, async {
+        let (disks, sync_time) = (Disks::default(), SyncTime::from(Duration::from_millis(1)));
+        let group = disks.start(sync_time).await;
+        group.form(&[me()]).await.unwrap();
+        settle(&group).await;
+        let (router, wal) = (&group.shared.router, &group.shared.storage.wal);
+        let confirms = async |group, to, vote| {
+            let asked = Message::Confirm(Confirm { group, to, vote }).encode();
+            codec::decode::<bool>(&router.receive(&asked).await.unwrap()).unwrap()
+        };
+        let vote = wal.vote(GROUP).unwrap();
+        assert!(confirms(GROUP, me(), vote).await);
+        let earlier = ReplicaId { incarnation: 1, ..me() };
+        assert!(!confirms(GROUP, earlier, vote).await, "another replica of the node");
+        assert!(!confirms(GroupId(7), me(), vote).await, "another group");
+        let before = Vote { term: vote.term - 1, ..vote };
+        assert!(!confirms(GROUP, me(), before).await, "an earlier leader's");
+        let next = Vote { term: vote.term + 1, committed: false, ..vote };
+        wal.save_vote(GROUP, next, Box::new(|_| ())).unwrap();
+        assert!(!confirms(GROUP, me(), vote).await, "it has voted");
     });
 }
