@@ -83,7 +83,8 @@ pub struct PermissionNumber {
     pub number: u32,
 }
 
-/// The number of an item within its container, never reused: its slot in the top byte, then a count.
+/// The number of an item within its container, never reused: a count, and in the lowest byte its slot. So the
+/// numbers of a partition grow with the age of its items, and index entries of equal values come in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ItemNumber(pub u64);
 
@@ -95,7 +96,7 @@ pub struct RangeId(pub u32);
 const CONTAINER_BIT: u32 = 1 << 31;
 /// The nibble of a child number that tells what kind of resource it is.
 const CHILD_KIND_SHIFT: u32 = 60;
-/// Bits of an item number below its slot byte.
+/// Bits of an item number above its slot byte.
 const ITEM_COUNT_BITS: u32 = 52;
 
 /// What lives directly below a container, told apart by the top nibble of its number.
@@ -121,22 +122,22 @@ impl ChildKind {
 
 impl ItemNumber {
     /// Behind every number there can be.
-    pub const MAX: ItemNumber = ItemNumber((1 << (ITEM_COUNT_BITS + 8)) - 1);
+    pub const MAX: ItemNumber = ItemNumber((1 << (ITEM_COUNT_BITS + u8::BITS)) - 1);
 
     /// The `count`-th item ever created in `slot` by one partition.
     pub fn new(slot: u8, count: u64) -> Self {
         assert!(count < 1 << ITEM_COUNT_BITS, "a partition never numbers 2^52 items");
-        Self((u64::from(slot) << ITEM_COUNT_BITS) | count)
+        Self((count << u8::BITS) | u64::from(slot))
     }
 
     /// The slot of the hash space the item lives in.
     pub fn slot(self) -> u8 {
-        u8::try_from((self.0 >> ITEM_COUNT_BITS) & 0xFF).expect("masked to 8 bits")
+        u8::try_from(self.0 & 0xFF).expect("masked to 8 bits")
     }
 
     /// Which of all items ever created by its partition it is.
     pub fn count(self) -> u64 {
-        self.0 & ((1 << ITEM_COUNT_BITS) - 1)
+        self.0 >> u8::BITS
     }
 }
 

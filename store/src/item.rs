@@ -398,7 +398,7 @@ pub(crate) mod tests {
             &[0, 0, 0, 0, 0, 0, 0, 7],
             &[0, 0, 0, 0, 0x65, 0x53, 0xF1, 0],
             &[0, 0, 0, 0, 0, 3, 0, 2, 0, 0, 0, 0, 0, 0, 0, 7],
-            &[0x0C, 0x80, 0, 0, 0, 0, 0, 9],
+            &[0, 0, 0, 0, 0, 0, 9, 200],
             &[0, 0, 0, 5],
             b"{}",
         ]
@@ -426,7 +426,7 @@ pub(crate) mod tests {
         let json = client_json(br#"{"id":"a"}"#, &stamp(ItemTtl::Inherit), CONTAINER);
         assert_eq!(
             String::from_utf8(json).unwrap(),
-            r#"{"id":"a","_rid":"AAAAAYAAAAIJAAAAAACADA==","_self":"dbs/AAAAAQ==/colls/AAAAAYAAAAI=/docs/AAAAAYAAAAIJAAAAAACADA==/","_etag":"\"00000000-0003-0002-0000-000000000007\"","_attachments":"attachments/","_ts":1700000000}"#
+            r#"{"id":"a","_rid":"AAAAAYAAAALICQAAAAAAAA==","_self":"dbs/AAAAAQ==/colls/AAAAAYAAAAI=/docs/AAAAAYAAAALICQAAAAAAAA==/","_etag":"\"00000000-0003-0002-0000-000000000007\"","_attachments":"attachments/","_ts":1700000000}"#
         );
         let empty = client_json(b"{}", &stamp(ItemTtl::Inherit), CONTAINER);
         assert!(serde_json::from_slice::<serde_json::Value>(&empty).is_ok());

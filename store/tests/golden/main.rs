@@ -15,7 +15,9 @@ use ephemeris_store::command::{
 };
 use ephemeris_store::document::{DocumentRules, IdField};
 use ephemeris_store::engine::{Engine as _, KeyRange, MemoryEngine, Table};
-use ephemeris_store::ids::{ContainerNumber, DatabaseNumber, Etag, GroupId, ItemId, Lsn};
+use ephemeris_store::ids::{
+    ContainerNumber, DatabaseNumber, Etag, GroupId, ItemId, ItemNumber, Lsn,
+};
 use ephemeris_store::indexing::{self, IndexRules, UniqueKeys};
 use ephemeris_store::item::{ItemKey, LogicalPartition};
 use ephemeris_store::machine::{Entry, LogId, Machine};
@@ -293,7 +295,7 @@ impl Runner {
                 for ((label, id), written) in labels.iter().zip(written) {
                     let effect = format!("{:?}", written.effect).to_lowercase();
                     let (ts, charge) = (written.stamp.ts, written.charge);
-                    let number = written.stamp.number.0 & 0xFFFF_FFFF;
+                    let number = written.stamp.number.count();
                     let inert = if written.has_inert_ttl { ", inert ttl" } else { "" };
                     writeln!(
                         text,
@@ -460,7 +462,7 @@ impl Runner {
             let (prefix, entry) = key.split_at(12);
             let (path, value, number) = indexing::describe_entry(entry)?;
             if wanted.is_empty() || wanted.contains(&path) {
-                let (generation, number) = (prefix[11], number.0 & 0xFFFF_FFFF);
+                let (generation, number) = (prefix[11], number.count());
                 writeln!(text, "{generation} {path} = {value} → item {number}")?;
             }
         }
@@ -474,7 +476,7 @@ impl Runner {
         let mut text = String::new();
         for (key, item) in self.partition.snapshot().rows(&range)? {
             let (prefix, number) = key.split_last_chunk().ok_or("an entry ends with a number")?;
-            let (of, number) = (prefix[8], u64::from_be_bytes(*number) & 0xFFFF_FFFF);
+            let (of, number) = (prefix[8], ItemNumber(u64::from_be_bytes(*number)).count());
             writeln!(text, "key {of}: {}, item {number}", item_id(&ItemKey::from_bytes(&item)?))?;
         }
         Ok(text)

@@ -180,7 +180,7 @@ pub(crate) fn unique(partition: &Partition) -> Vec<(u64, u8)> {
     let rows = partition.snapshot().rows(&range).expect("the engine in memory does not fail");
     let entry = |(key, item): &(Vec<u8>, Vec<u8>)| {
         let number = u64::from_be_bytes(*key.last_chunk().expect("a number at its end"));
-        (number & 0xFFFF_FFFF, id_of(&ItemKey::from_bytes(item).expect("a key")))
+        (ItemNumber(number).count(), id_of(&ItemKey::from_bytes(item).expect("a key")))
     };
     rows.iter().map(entry).collect()
 }

@@ -565,7 +565,7 @@ fn answer(written: &Written) -> RealAnswer {
         RealEffect::Read => Effect::Read,
         RealEffect::NotModified => Effect::NotModified,
     };
-    let number = written.stamp.number.0 & 0xFFFF_FFFF;
+    let number = written.stamp.number.count();
     (effect, written.stamp.ts.0, written.body.as_deref().map(serial), number)
 }
 
