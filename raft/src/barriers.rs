@@ -21,7 +21,7 @@ use ephemeris_store::machine::{LogId, Machine};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use openraft::errors::{LinearizableReadError, RaftError};
-use openraft::{Raft, RaftState, ReadPolicy};
+use openraft::{Raft, RaftState, ReadPolicy, ServerState};
 use tokio::sync::oneshot;
 
 use crate::gathering::{Carrier, Gathering};
@@ -91,12 +91,8 @@ impl<M: Machine> Asker<M> {
             let answering = self.transport.call(to.node, lane, message, self.patience);
             async move {
                 let answer = answering.await.ok();
-                (
-                    to,
-                    answer.is_some_and(|answer| {
-                        codec::decode(&answer).is_ok_and(|confirms| confirms)
-                    }),
-                )
+                let confirms = answer.and_then(|answer| codec::decode(&answer).ok());
+                (to, confirms.unwrap_or(false))
             }
         };
         let mut asked: FuturesUnordered<_> = term.others(me).map(ask).collect();
@@ -149,7 +145,10 @@ impl Term {
     /// None unless this replica leads, and has committed an entry of its own.
     fn of(state: &RaftState<TypeConfig>, me: ReplicaId) -> Option<Self> {
         let vote = from_raft_vote(state.vote_ref());
-        let leads = vote.committed && vote.replica == me.as_u64();
+        // One that has restarted has its vote still, and leads no more.
+        let leads = state.server_state == ServerState::Leader
+            && vote.committed
+            && vote.replica == me.as_u64();
         let committed = state.local_committed().copied().map(from_raft_id)?;
         let voters = state.membership_state.effective().membership().get_joint_config().clone();
         (leads && committed.term == vote.term).then_some(Self { vote, committed, voters })

@@ -303,7 +303,7 @@ fn a_follower_that_has_another_leader_confirms_no_read() {
 /// the new one has overwritten `a`. Returns both.
 async fn elect_unnoticed(cluster: &mut Cluster) -> (u32, u32) {
     let old = cluster.wait_for_leader().await;
-    cluster.upsert(old, "a", 1).await.unwrap();
+    cluster.upsert(old, "a", 1).await.expect("it leads");
     cluster.wait_for_agreement().await;
     let (forgetful, next) = (old % 3 + 1, (old + 1) % 3 + 1);
     // One follower has not heard the leader for long, and would stand if the other let it.
