@@ -2,8 +2,8 @@
 //! leads wait for the next time that they are, together.
 //!
 //! 1. The leader notes its vote, its voters and its commit index, which must be of its own term.
-//! 2. It asks the other voters for their votes. Once a majority, itself included, has still its own, nobody
-//!    else had been elected when it was noted: that would have taken another vote of one of them.
+//! 2. It asks the other voters whether they still have that vote. If a majority does, itself included, nobody
+//!    else had been elected when it was noted: one of them would have had to vote otherwise before.
 //! 3. What was committed then has to be applied, and the readers go.
 //!
 //! A voter answers by what its log holds, where its vote stands before anybody learns of it: beside openraft's
@@ -145,7 +145,7 @@ impl Term {
     /// None unless this replica leads, and has committed an entry of its own.
     fn of(state: &RaftState<TypeConfig>, me: ReplicaId) -> Option<Self> {
         let vote = from_raft_vote(state.vote_ref());
-        // One that has restarted has its vote still, and leads no more.
+        // The vote alone does not tell: a leader that has restarted kept it, and has to be elected again.
         let leads = state.server_state == ServerState::Leader
             && vote.committed
             && vote.replica == me.as_u64();

@@ -15,15 +15,16 @@ pub(crate) enum Message {
     Replica(Envelope),
     /// For all replicas of these groups; answered with the groups that are seen differently.
     Quiet(Vec<Quiet>),
-    /// For one replica; answered with whether it is so.
+    /// For one replica; answered with true or false.
     Confirm(Confirm),
 }
 
-/// The replica has this vote still: its leader's.
+/// A leader asks one of its followers whether that still has its vote.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Confirm {
     pub(crate) group: GroupId,
     pub(crate) to: ReplicaId,
+    /// The leader's.
     pub(crate) vote: Vote,
 }
 
