@@ -2,8 +2,9 @@
 //! leads wait for the next time that they are, together.
 //!
 //! 1. The leader notes its vote, its voters and its commit index, which must be of its own term.
-//! 2. It asks the other voters whether they still have that vote. If a majority does, itself included, nobody
-//!    else had been elected when it was noted: one of them would have had to vote otherwise before.
+//! 2. It asks other voters whether they still have that vote. If a majority does, itself included, nobody
+//!    else had been elected when it was noted: one of them would have had to vote otherwise before. So it asks
+//!    no more than that takes, first those who answered last, and the others where that does not help soon.
 //! 3. What was committed then has to be applied, and the readers go.
 //!
 //! A voter answers by what its log holds, where its vote stands before anybody learns of it: beside openraft's
@@ -12,7 +13,8 @@
 //! knows why it is in vain.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ephemeris_store::codec;
@@ -33,6 +35,10 @@ use crate::wire::{Confirm, Message};
 
 type Outcome = Result<(), ReadError>;
 
+/// How long those who are asked first may take before the others are asked, too: longer than they do where
+/// disks and network do well.
+const FIRST_PATIENCE: Duration = Duration::from_millis(10);
+
 /// Asks the others for the readers of one group.
 pub(crate) struct Asker<M: Machine> {
     pub(crate) raft: Raft<TypeConfig, StateMachine<M>>,
@@ -42,6 +48,8 @@ pub(crate) struct Asker<M: Machine> {
     pub(crate) me: ReplicaId,
     /// How long they may take.
     pub(crate) patience: Duration,
+    /// Who answered the last time.
+    pub(crate) answered: Mutex<BTreeSet<ReplicaId>>,
 }
 
 /// Readers of one group that wait.
@@ -95,13 +103,31 @@ impl<M: Machine> Asker<M> {
                 (to, confirms.unwrap_or(false))
             }
         };
-        let mut asked: FuturesUnordered<_> = term.others(me).map(ask).collect();
+        let (first, others) = term.in_turn(me, &self.answered());
+        let mut asked: FuturesUnordered<_> = first.into_iter().map(&ask).collect();
+        let mut others = others.into_iter().map(&ask);
+        let mut soon = pin!(tokio::time::sleep(FIRST_PATIENCE));
         let mut confirmed = BTreeSet::from([me]);
         while !term.is_majority(&confirmed) {
-            let (voter, confirms) = asked.next().await?;
-            confirmed.extend(confirms.then_some(voter));
+            tokio::select! {
+                biased;
+                answer = asked.next() => {
+                    let (voter, confirms) = answer?;
+                    if confirms {
+                        confirmed.insert(voter);
+                    } else {
+                        asked.extend(&mut others);
+                    }
+                }
+                () = &mut soon, if others.len() > 0 => asked.extend(&mut others),
+            }
         }
+        *self.answered() = confirmed;
         Some(term.committed)
+    }
+
+    fn answered(&self) -> MutexGuard<'_, BTreeSet<ReplicaId>> {
+        self.answered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn await_applied(&self, committed: LogId) -> Outcome {
@@ -154,14 +180,63 @@ impl Term {
         (leads && committed.term == vote.term).then_some(Self { vote, committed, voters })
     }
 
-    fn others(&self, me: ReplicaId) -> impl Iterator<Item = ReplicaId> {
+    /// The others: those who are to be asked first, just enough for a majority, and the rest.
+    fn in_turn(
+        &self,
+        me: ReplicaId,
+        answered: &BTreeSet<ReplicaId>,
+    ) -> (Vec<ReplicaId>, Vec<ReplicaId>) {
         let voters: BTreeSet<ReplicaId> = self.voters.iter().flatten().copied().collect();
-        voters.into_iter().filter(move |voter| *voter != me)
+        let mut others: Vec<_> = voters.into_iter().filter(|voter| *voter != me).collect();
+        others.sort_by_key(|voter| !answered.contains(voter));
+        let is_enough = |count: &usize| {
+            self.is_majority(&others[..*count].iter().copied().chain([me]).collect())
+        };
+        let enough = (0..others.len()).find(is_enough).unwrap_or(others.len());
+        let rest = others.split_off(enough);
+        (others, rest)
     }
 
     fn is_majority(&self, replicas: &BTreeSet<ReplicaId>) -> bool {
         let has_majority =
             |voters: &BTreeSet<_>| voters.intersection(replicas).count() > voters.len() / 2;
         self.voters.iter().all(has_majority)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ephemeris_store::ids::NodeId;
+
+    use super::*;
+
+    fn replica(node: u32) -> ReplicaId {
+        ReplicaId { node: NodeId(node), incarnation: 0 }
+    }
+
+    /// Whom replica 1 asks first and then, of these voters, after these answered.
+    fn turns(voters: &[&[u32]], answered: &[u32]) -> (Vec<u32>, Vec<u32>) {
+        let replicas = |nodes: &[u32]| nodes.iter().copied().map(replica).collect();
+        let term = Term {
+            vote: Vote { term: 1, replica: replica(1).as_u64(), committed: true },
+            committed: LogId { term: 1, index: 1 },
+            voters: voters.iter().map(|voters| replicas(voters)).collect(),
+        };
+        let (first, rest) = term.in_turn(replica(1), &replicas(answered));
+        let nodes = |replicas: Vec<ReplicaId>| replicas.iter().map(|one| one.node.0).collect();
+        (nodes(first), nodes(rest))
+    }
+
+    #[test]
+    fn so_many_are_asked_first_as_a_majority_takes_and_those_who_answered_before_others() {
+        assert_eq!(turns(&[&[1]], &[]), (vec![], vec![]));
+        assert_eq!(turns(&[&[1, 2]], &[]), (vec![2], vec![]));
+        assert_eq!(turns(&[&[1, 2, 3]], &[]), (vec![2], vec![3]));
+        assert_eq!(turns(&[&[1, 2, 3]], &[1, 3]), (vec![3], vec![2]));
+        assert_eq!(turns(&[&[1, 2, 3, 4, 5]], &[1, 3, 5]), (vec![3, 5], vec![2, 4]));
+        // While voters change, a majority of the old and of the new ones.
+        assert_eq!(turns(&[&[1, 2, 3], &[3, 4, 5]], &[1]), (vec![2, 3, 4], vec![5]));
+        // It leads until others do, though it is no voter any more.
+        assert_eq!(turns(&[&[2, 3]], &[]), (vec![2, 3], vec![]));
     }
 }

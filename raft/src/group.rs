@@ -279,6 +279,7 @@ impl<M: Machine> Group<M> {
             group,
             me: replica,
             patience: options.heartbeat,
+            answered: std::sync::Mutex::default(),
         };
         let shared = Shared {
             proposals: Proposals::of(raft.clone()),

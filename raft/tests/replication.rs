@@ -299,6 +299,30 @@ fn a_follower_that_has_another_leader_confirms_no_read() {
     });
 }
 
+/// Readers ask one follower first: if it says nothing, they ask the other soon, and later ones ask that first.
+#[test]
+fn a_follower_that_says_nothing_holds_readers_up_once_and_not_for_long() {
+    for_seeds(async |seed| {
+        let cluster = Cluster::start(3, seed).await;
+        let leader = cluster.wait_for_leader().await;
+        cluster.upsert(leader, "a", 1).await.expect("it leads");
+        cluster.wait_for_agreement().await;
+        let read = async || {
+            let asked = Instant::now();
+            assert_eq!(cluster.read(leader, "a").await, Ok(Some(1)));
+            asked.elapsed()
+        };
+        for silent in (1..=3).filter(|other| *other != leader) {
+            cluster.network.heal();
+            read().await;
+            cluster.network.cut(NodeId(silent), NodeId(leader));
+            let (first, next) = (read().await, read().await);
+            assert!(first < cluster.options.group.heartbeat, "{first:?}");
+            assert!(next <= Weather::FAIR.delay_max * 4, "{next:?}");
+        }
+    });
+}
+
 /// Has another leader elected, by a follower that forgot the old one, which hears nothing and still believes;
 /// the new one has overwritten `a`. Returns both.
 async fn elect_unnoticed(cluster: &mut Cluster) -> (u32, u32) {
