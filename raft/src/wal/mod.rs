@@ -49,7 +49,7 @@ pub struct WalOptions {
 
 impl Default for WalOptions {
     fn default() -> Self {
-        Self { segment_bytes: 16 << 20, cache_bytes: 8 << 20, segments_max: 4 }
+        Self { segment_bytes: 16 << 20, cache_bytes: 4 << 20, segments_max: 4 }
     }
 }
 
