@@ -16,6 +16,8 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{Request, Response};
 use axum::serve::Listener;
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use hyper::body::Incoming;
 use hyper::service::Service;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -25,7 +27,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error};
 
-use patience::Patient;
+use patience::{HeadTimer, Patient};
 pub(crate) use room::{CONNECTIONS_MAX, Room};
 
 /// How long the head of a request may take over HTTP/1.1, from its first byte or from the answer
@@ -99,12 +101,15 @@ async fn converse(
     stop: CancellationToken,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_DEADLINE);
+    builder.http1().timer(HeadTimer::default()).header_read_timeout(HEAD_DEADLINE);
     builder.http2().timer(TokioTimer::new());
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    // All connections share what a token is made of: by itself it is looked at only when it has something to say.
+    let mut stopping = FuturesUnordered::from_iter([stop.cancelled()]);
     tokio::select! {
+        biased;
         ended = connection.as_mut() => return ended,
-        () = stop.cancelled() => connection.as_mut().graceful_shutdown(),
+        Some(()) = stopping.next() => connection.as_mut().graceful_shutdown(),
     }
     connection.await
 }

@@ -2,9 +2,11 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use hyper::rt::Timer;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
@@ -40,18 +42,16 @@ impl<S> Patient<S> {
 }
 
 /// How long something may take that is waited for again and again.
-///
-/// One timer serves all waits: it is set anew only when it runs out, not for each of them.
 struct Patience {
     limit: Duration,
     /// When the wait that is under way has taken too long.
     end: Option<Instant>,
-    timer: Option<Pin<Box<Sleep>>>,
+    alarm: Alarm,
 }
 
 impl Patience {
     fn new(limit: Duration) -> Self {
-        Self { limit, end: None, timer: None }
+        Self { limit, end: None, alarm: Alarm::default() }
     }
 
     fn end(&mut self) {
@@ -69,16 +69,64 @@ impl Patience {
             return polled;
         }
         let end = *self.end.get_or_insert_with(|| clock::monotonic() + self.limit);
-        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(end)));
+        ready!(self.alarm.poll(context, end));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+/// One timer for wait after wait, each of which may end no earlier than the one before: it is set anew only
+/// when it runs out, not for each of them.
+#[derive(Default)]
+struct Alarm(Option<Pin<Box<Sleep>>>);
+
+impl Alarm {
+    /// Ready once `end` has come.
+    fn poll(&mut self, context: &mut Context<'_>, end: Instant) -> Poll<()> {
+        let timer = self.0.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(end)));
         loop {
             ready!(timer.as_mut().poll(context));
             if clock::monotonic() >= end {
-                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+                return Poll::Ready(());
             }
             timer.as_mut().reset(end);
         }
     }
 }
+
+/// The timer of a connection over HTTP/1.1, for the heads of its requests: hyper asks for another one when it
+/// waits for the next head.
+#[derive(Default)]
+pub(super) struct HeadTimer(Arc<Mutex<Alarm>>);
+
+/// How long a head may take.
+struct HeadDeadline {
+    end: Instant,
+    alarm: Arc<Mutex<Alarm>>,
+}
+
+impl Timer for HeadTimer {
+    fn sleep(&self, duration: Duration) -> Pin<Box<dyn hyper::rt::Sleep>> {
+        self.sleep_until(self.now() + duration)
+    }
+
+    fn sleep_until(&self, deadline: std::time::Instant) -> Pin<Box<dyn hyper::rt::Sleep>> {
+        Box::pin(HeadDeadline { end: deadline.into(), alarm: self.0.clone() })
+    }
+
+    fn now(&self) -> std::time::Instant {
+        clock::monotonic().into()
+    }
+}
+
+impl Future for HeadDeadline {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        self.alarm.lock().unwrap_or_else(PoisonError::into_inner).poll(context, self.end)
+    }
+}
+
+impl hyper::rt::Sleep for HeadDeadline {}
 
 impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
     fn poll_read(
