@@ -272,7 +272,7 @@ impl World {
         });
     }
 
-    /// Has a replica answer a request.
+    /// Has a replica answer a request; a process that crashes meanwhile answers nobody.
     async fn ask(
         &self,
         service: &PartitionService,
@@ -280,12 +280,17 @@ impl World {
         level: ReadLevel,
     ) -> Result<PartitionResponse, PartitionError> {
         let node = service.group().replica().node.0 as usize - 1;
-        let Some(host) = self.host(node) else { return Err(PartitionError::NotHere) };
+        let process = |running: &Running| (running.host.clone(), running.clock.clone());
+        let asked = self.nodes.borrow()[node].running.as_ref().map(process);
+        let Some((host, clock)) = asked else { return Err(PartitionError::NotHere) };
         let service = service.clone();
         let answering =
             host.run(async move { service.answer(request, level, Price::of(level)).await });
-        let lost = || Err(PartitionError::Unknown("no answer in time".into()));
-        timeout(DEADLINE, answering).await.unwrap_or_else(|_| lost())
+        let lost = Err(PartitionError::Unknown("no answer in time".into()));
+        let Ok(answer) = timeout(DEADLINE, answering).await else { return lost };
+        let nodes = self.nodes.borrow();
+        let runs = |running: &Running| Arc::ptr_eq(&running.clock, &clock);
+        if nodes[node].running.as_ref().is_some_and(runs) { answer } else { lost }
     }
 
     /// The service of a node that believes it leads.
