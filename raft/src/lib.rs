@@ -15,6 +15,7 @@
 //! Readers that want to see everything pass `barriers` first, and then read the machine.
 
 mod barriers;
+mod brief;
 mod check_quorum;
 mod clock;
 pub mod disk;

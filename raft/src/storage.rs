@@ -1,11 +1,10 @@
 //! What all groups of a node share: engine, log, snapshot files, and threads that may block.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use ephemeris_store::engine::{Engine, Fault};
-use tokio::runtime::Handle;
 
+use crate::brief::Turn;
 use crate::disk::Disk;
 use crate::wal::Wal;
 
@@ -51,29 +50,11 @@ impl Executor {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> T {
         if self == Executor::Threads
-            && let Some(_turn) = BriefTurn::take()
+            && let Some(_turn) = Turn::take()
         {
             return work();
         }
         self.run(work).await
-    }
-}
-
-/// One worker of the process at a time runs brief work; if the disk makes it wait, the others go on.
-struct BriefTurn;
-
-static IS_BRIEF_TURN_TAKEN: AtomicBool = AtomicBool::new(false);
-
-impl BriefTurn {
-    fn take() -> Option<Self> {
-        let is_spare = Handle::current().metrics().num_workers() > 1;
-        (is_spare && !IS_BRIEF_TURN_TAKEN.swap(true, Ordering::Acquire)).then_some(Self)
-    }
-}
-
-impl Drop for BriefTurn {
-    fn drop(&mut self) {
-        IS_BRIEF_TURN_TAKEN.store(false, Ordering::Release);
     }
 }
 
@@ -89,6 +70,7 @@ impl Storage {
 mod tests {
     use std::sync::mpsc;
     use std::thread;
+    use std::time::Duration;
 
     use openraft::AsyncRuntime as _;
 
@@ -127,6 +109,30 @@ mod tests {
             end.send(()).expect("it waits for it");
             assert!(slow.await.expect("it does not panic"));
             assert!(runs_here(|| ()).await, "the turn is given back");
+        });
+    }
+
+    /// The worker that looked for work last is the only one that is awake, and a timer is due while it waits for
+    /// a disk.
+    #[test]
+    fn brief_work_that_takes_long_holds_up_no_timers() {
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(2).enable_time().build().expect("threads can be made");
+        runtime.block_on(async {
+            for _ in 0..5 {
+                let (fire, has_fired) = mpsc::channel();
+                let work = Runtime::spawn(async move {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                    runs_here(move || {
+                        let patience = Duration::from_secs(10);
+                        has_fired.recv_timeout(patience).expect("timers fire");
+                    })
+                    .await
+                });
+                tokio::time::sleep(Duration::from_millis(60)).await;
+                fire.send(()).expect("it is waited for");
+                assert!(work.await.expect("it does not panic"));
+            }
         });
     }
 }
