@@ -201,7 +201,7 @@ enum Attempt {
 }
 
 impl Node {
-    /// Answers a read: by the replica on this node, if it is as fresh as it must be and nothing it
+    /// Answers a read: by the replica on this node, if it is or becomes as fresh as it must be and nothing it
     /// found is in doubt, or else by the leader.
     pub(crate) async fn read_partition(
         &self,
@@ -224,13 +224,12 @@ impl Node {
         level: ReadLevel,
         deadline: Instant,
     ) -> Option<PartitionResponse> {
-        match level {
-            ReadLevel::Linearizable => return None,
-            ReadLevel::AtLeast(_) | ReadLevel::Any => {}
-        }
         let local = self.member_here(group)?;
         let leads = local.group().leadership().is_me;
-        let answering = local.service().answer(request.clone(), level, Price::of(level));
+        if leads && level == ReadLevel::Linearizable {
+            return None;
+        }
+        let answering = local.service().answer_here(request.clone(), level);
         let response = tokio::time::timeout_at(deadline, answering).await.ok()?.ok();
         match (&response, leads) {
             (Some(_), false) => metrics::counter!("follower_reads_total").increment(1),

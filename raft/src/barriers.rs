@@ -7,6 +7,9 @@
 //!    no more than that takes, first those who answered last, and the others where that does not help soon.
 //! 3. What was committed then has to be applied, and the readers go.
 //!
+//! Readers of a follower have it ask its leader for the commit index (`inquiries`), which takes that for
+//! a voter's answer.
+//!
 //! A voter answers by what its log holds, where its vote stands before anybody learns of it: beside openraft's
 //! core, which would append nothing, look at its timers and publish its metrics. Where that does not help,
 //! because this replica does not lead, or a majority does not answer soon, openraft asks with heartbeats, and
@@ -33,7 +36,8 @@ use crate::transport::{Lane, Transport};
 use crate::types::{TypeConfig, Vote, from_raft_id, from_raft_vote};
 use crate::wire::{Confirm, Message};
 
-type Outcome = Result<(), ReadError>;
+/// The index of the last entry that was committed, and is applied here.
+type Outcome = Result<u64, ReadError>;
 
 /// How long those who are asked first may take before the others are asked, too: longer than they do where
 /// disks and network do well.
@@ -63,6 +67,15 @@ impl<M: Machine> Barriers<M> {
         self.add(answer);
         outcome
     }
+
+    /// The commit index for the readers of a follower that asked when it had this vote; none if this replica
+    /// does not lead.
+    pub(crate) async fn read_index(&self, follower: ReplicaId, vote: Vote) -> Option<u64> {
+        match self.carrier().committed_with(follower, vote).await {
+            Some(committed) => Some(committed.index),
+            None => self.pass().await.ok()?.ok(),
+        }
+    }
 }
 
 impl<M: Machine> Carrier for Asker<M> {
@@ -78,7 +91,7 @@ impl<M: Machine> Carrier for Asker<M> {
 
     async fn carry(&self, readers: Vec<Self::Load>) {
         let outcome = match self.ask().await {
-            Some(committed) => self.await_applied(committed).await,
+            Some(committed) => self.await_applied(committed).await.map(|()| committed.index),
             None => ask_with_heartbeats(&self.raft).await,
         };
         for reader in readers {
@@ -92,7 +105,7 @@ impl<M: Machine> Asker<M> {
     /// What was committed when a majority still had this leader's vote; none if that cannot be told.
     async fn ask(&self) -> Option<LogId> {
         let me = self.me;
-        let term = self.raft.with_raft_state(move |state| Term::of(state, me)).await.ok()??;
+        let term = self.term().await?;
         let ask = |to: ReplicaId| {
             let message = Message::Confirm(Confirm { group: self.group, to, vote: term.vote });
             let (lane, message) = (Lane::Control, message.encode());
@@ -126,11 +139,23 @@ impl<M: Machine> Asker<M> {
         Some(term.committed)
     }
 
+    /// What is committed, if this replica and a follower that had this vote when it asked are a majority.
+    async fn committed_with(&self, follower: ReplicaId, vote: Vote) -> Option<LogId> {
+        let term = self.term().await?;
+        let confirmed = BTreeSet::from([self.me, follower]);
+        (term.vote == vote && term.is_majority(&confirmed)).then_some(term.committed)
+    }
+
+    async fn term(&self) -> Option<Term> {
+        let me = self.me;
+        self.raft.with_raft_state(move |state| Term::of(state, me)).await.ok()?
+    }
+
     fn answered(&self) -> MutexGuard<'_, BTreeSet<ReplicaId>> {
         self.answered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn await_applied(&self, committed: LogId) -> Outcome {
+    async fn await_applied(&self, committed: LogId) -> Result<(), ReadError> {
         if self.machine.progress().applied < Some(committed) {
             let applied = self.raft.wait(None);
             let applied = applied.applied_index_at_least(Some(committed.index), "readers wait");
@@ -146,7 +171,7 @@ pub(crate) async fn ask_with_heartbeats<M: Machine>(
     raft: &Raft<TypeConfig, StateMachine<M>>,
 ) -> Outcome {
     match raft.ensure_linearizable(ReadPolicy::ReadIndex).await {
-        Ok(_) => Ok(()),
+        Ok(read) => Ok(read.index()),
         Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(forward))) => {
             Err(ReadError::NotLeader { leader: forward.leader_id })
         }

@@ -138,6 +138,10 @@ impl<C: Carrier> Gathering<C> {
         }
     }
 
+    pub(crate) fn carrier(&self) -> &C {
+        &self.carrier
+    }
+
     /// Adds a load, which a batch takes after this call.
     pub(crate) fn add(&self, load: C::Load) {
         let (starts, are_all_here) = {

@@ -23,6 +23,7 @@ use tracing::{debug, info};
 use crate::barriers::{Asker, Barriers, ask_with_heartbeats};
 use crate::check_quorum::CheckQuorum;
 use crate::clock::Instant;
+use crate::inquiries::{Inquirer, Inquiries};
 use crate::log_store::LogStore;
 use crate::network::Network;
 use crate::proposals::Proposals;
@@ -211,6 +212,7 @@ struct Shared<M: Machine> {
     raft: Raft<TypeConfig, StateMachine<M>>,
     proposals: Proposals<M>,
     barriers: Barriers<M>,
+    inquiries: Inquiries,
     rest: Rest<M>,
     machine: Arc<M>,
     id: GroupId,
@@ -281,9 +283,17 @@ impl<M: Machine> Group<M> {
             patience: options.heartbeat,
             answered: std::sync::Mutex::default(),
         };
+        let inquirer = Inquirer {
+            wal: storage.wal.clone(),
+            transport: transport.clone(),
+            group,
+            me: replica,
+            patience: options.heartbeat,
+        };
         let shared = Shared {
             proposals: Proposals::of(raft.clone()),
             barriers: Barriers::new(asker),
+            inquiries: Inquiries::new(inquirer),
             rest: Rest::of(raft.clone(), (group, replica), options),
             server: raft.server_metrics(),
             raft,
@@ -387,7 +397,14 @@ impl<M: Machine> Group<M> {
     /// was still the leader after the call. Then the machine may be read.
     pub async fn read_barrier(&self) -> Result<(), ReadError> {
         let stopped = |_| ReadError::Stopped("nobody answers its readers".to_string());
-        self.shared.barriers.pass().await.map_err(stopped)?
+        self.shared.barriers.pass().await.map_err(stopped)?.map(|_| ())
+    }
+
+    /// An entry that the machine must have applied to hold everything that was committed before the call, as
+    /// this replica's leader tells. Not answered while this replica leads: readers pass the barrier then.
+    pub async fn read_index(&self) -> Result<u64, ReadError> {
+        let stopped = |_| ReadError::Stopped("nobody asks the leader for its readers".to_string());
+        self.shared.inquiries.ask().await.map_err(stopped)?
     }
 
     /// Waits until an entry is applied here, for so long at most; true if it is.
@@ -617,6 +634,15 @@ impl<M: Machine> Inbound for Group<M> {
 
     fn vote(&self) -> Option<Vote> {
         self.shared.storage.wal.vote(self.shared.id)
+    }
+
+    fn read_index(
+        &self,
+        follower: ReplicaId,
+        vote: Vote,
+    ) -> Pin<Box<dyn Future<Output = Option<u64>> + Send>> {
+        let barriers = self.shared.barriers.clone();
+        Box::pin(async move { barriers.read_index(follower, vote).await })
     }
 }
 

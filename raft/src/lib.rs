@@ -12,7 +12,8 @@
 //!
 //! Groups in which nothing happens rest, and `quiescence` speaks for them.
 //!
-//! Readers that want to see everything pass `barriers` first, and then read the machine.
+//! Readers that want to see everything pass `barriers` first, and then read the machine; those of a
+//! follower ask its leader by `inquiries` how far that one's machine must have come.
 
 mod barriers;
 mod brief;
@@ -21,6 +22,7 @@ mod clock;
 pub mod disk;
 mod gathering;
 mod group;
+mod inquiries;
 mod log_store;
 mod network;
 mod proposals;

@@ -11,7 +11,7 @@ use ephemeris_store::ids::{GroupId, ReplicaId};
 
 use crate::clock::{Instant, monotonic};
 use crate::types::Vote;
-use crate::wire::{Confirm, Envelope, Message, Quiet, Request, Response};
+use crate::wire::{Confirm, Envelope, Message, Quiet, ReadIndex, Request, Response};
 
 /// The answer to a message, being made.
 pub type Handling = Pin<Box<dyn Future<Output = Result<Bytes, String>> + Send>>;
@@ -32,6 +32,12 @@ pub(crate) trait Inbound: Send + Sync + 'static {
     fn note_agreed(&self, quiet: Quiet, asked: Instant);
     /// The replica's vote, at the latest when anybody else may know of it.
     fn vote(&self) -> Option<Vote>;
+    /// The commit index, if the replica leads, for the readers of a follower that had this vote when it asked.
+    fn read_index(
+        &self,
+        follower: ReplicaId,
+        vote: Vote,
+    ) -> Pin<Box<dyn Future<Output = Option<u64>> + Send>>;
 }
 
 /// Knows the groups of this node. Clones share it.
@@ -77,6 +83,7 @@ impl Router {
                 let answer = Bytes::from(codec::encode(&self.confirms(&confirm)));
                 Box::pin(std::future::ready(Ok(answer)))
             }
+            Ok(Message::ReadIndex(question)) => self.read_index(question),
             Err(error) => Box::pin(async move { Err(error.to_string()) }),
         }
     }
@@ -99,6 +106,19 @@ impl Router {
     fn confirms(&self, Confirm { group, to, vote }: &Confirm) -> bool {
         let group = self.group(*group).filter(|group| group.replica() == *to);
         group.is_some_and(|group| group.vote() == Some(*vote))
+    }
+
+    /// The commit index of a group, if the replica that is asked is here, and leads it.
+    fn read_index(&self, ReadIndex { group, from, to, vote }: ReadIndex) -> Handling {
+        let leader = self.group(group).filter(|group| group.replica() == to);
+        let asking = leader.map(|leader| leader.read_index(from, vote));
+        Box::pin(async move {
+            let index = match asking {
+                Some(asking) => asking.await,
+                None => None,
+            };
+            Ok(Bytes::from(codec::encode(&index)))
+        })
     }
 
     /// Lets replicas rest whose leaders say that nothing happens; returns the groups that are seen differently.

@@ -17,6 +17,8 @@ pub(crate) enum Message {
     Quiet(Vec<Quiet>),
     /// For one replica; answered with true or false.
     Confirm(Confirm),
+    /// For the leader; answered with its commit index, or with nothing if it does not lead.
+    ReadIndex(ReadIndex),
 }
 
 /// A leader asks one of its followers whether that still has its vote.
@@ -25,6 +27,16 @@ pub(crate) struct Confirm {
     pub(crate) group: GroupId,
     pub(crate) to: ReplicaId,
     /// The leader's.
+    pub(crate) vote: Vote,
+}
+
+/// A follower asks its leader what is committed.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct ReadIndex {
+    pub(crate) group: GroupId,
+    pub(crate) from: ReplicaId,
+    pub(crate) to: ReplicaId,
+    /// The follower's, when it asks.
     pub(crate) vote: Vote,
 }
 
@@ -102,7 +114,10 @@ impl Message {
             Message::Replica(Envelope { request: Request::Append { entries, .. }, .. }) => {
                 entries.as_slice()
             }
-            Message::Replica(_) | Message::Quiet(_) | Message::Confirm(_) => &[],
+            Message::Replica(_)
+            | Message::Quiet(_)
+            | Message::Confirm(_)
+            | Message::ReadIndex(_) => &[],
         };
         let entry_bytes = |entry: &LogEntry| ENTRY_BYTES + entry.payload.bytes();
         let about = MESSAGE_BYTES + entries.iter().map(entry_bytes).sum::<usize>();

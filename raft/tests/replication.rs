@@ -56,6 +56,77 @@ fn followers_name_the_leader_and_execute_nothing() {
     });
 }
 
+/// Whatever the leader has acknowledged its followers show, too, though they learn of it later.
+#[test]
+fn followers_read_what_was_acknowledged() {
+    for_seeds(async |seed| {
+        for count in [3, 5] {
+            let cluster = Cluster::start(count, seed).await;
+            let leader = cluster.wait_for_leader().await;
+            for serial in 0..30 {
+                cluster.upsert(leader, "a", serial).await.unwrap();
+                for follower in (1..=count).filter(|node| *node != leader) {
+                    assert_eq!(cluster.read_following(follower, "a").await, Ok(Some(serial)));
+                }
+            }
+            let refused = cluster.read_following(leader, "a").await;
+            assert_eq!(refused, Err(ReadError::NotLeader { leader: None }), "it is no follower");
+        }
+    });
+}
+
+/// Of three nodes the follower and its leader are a majority: the third one is not asked.
+#[test]
+fn a_follower_that_reads_counts_for_its_leader() {
+    for_seeds(async |seed| {
+        let cluster = Cluster::start(3, seed).await;
+        let leader = cluster.wait_for_leader().await;
+        cluster.upsert(leader, "a", 1).await.unwrap();
+        cluster.wait_for_agreement().await;
+        let (follower, third) = (leader % 3 + 1, (leader + 1) % 3 + 1);
+        cluster.network.isolate(NodeId(third));
+        let asked = Instant::now();
+        assert_eq!(cluster.read_following(follower, "a").await, Ok(Some(1)));
+        let took = asked.elapsed();
+        assert!(took <= Weather::FAIR.delay_max * 2, "{took:?}");
+        let cut_off = cluster.read_following(third, "a").await;
+        assert_eq!(cut_off, Err(ReadError::NotLeader { leader: Some(replica(leader)) }));
+    });
+}
+
+/// Of five nodes the follower and its leader are none, and the others may have another leader.
+#[test]
+fn a_follower_cut_off_with_its_leader_reads_nothing() {
+    for_seeds(async |seed| {
+        let cluster = Cluster::start(5, seed).await;
+        let old = cluster.wait_for_leader().await;
+        cluster.upsert(old, "a", 1).await.unwrap();
+        cluster.wait_for_agreement().await;
+        let follower = old % 5 + 1;
+        let minority = [old, follower];
+        for other in (1..=5).filter(|node| !minority.contains(node)) {
+            for one in minority {
+                cluster.network.cut(NodeId(one), NodeId(other));
+                cluster.network.cut(NodeId(other), NodeId(one));
+            }
+        }
+        let lease = cluster.options.group.election_max;
+        let end = Instant::now() + lease * 20;
+        while Instant::now() < end {
+            let found = cluster.read_following(follower, "a").await;
+            assert!(found.is_err(), "nobody confirms that its leader leads: {found:?}");
+            sleep(lease / 20).await;
+        }
+        let new = cluster.leader().expect("the others have elected one");
+        assert!(!minority.contains(&new));
+        cluster.upsert(new, "a", 2).await.unwrap();
+        cluster.network.heal();
+        cluster.wait_for_agreement().await;
+        let follower = new % 5 + 1;
+        assert_eq!(cluster.read_following(follower, "a").await, Ok(Some(2)));
+    });
+}
+
 #[test]
 fn a_group_in_which_nothing_happens_rests_until_something_does() {
     for_seeds(async |seed| {

@@ -67,7 +67,7 @@ fn check_coverage(events: &BTreeMap<&str, u64>) {
         let times = events.get(event).copied().unwrap_or_default();
         assert!(times >= 10, "{event} happened {times} times only");
     }
-    for event in ["write acknowledged", "read answered"] {
+    for event in ["write acknowledged", "read answered", "read answered by a follower"] {
         let times = events.get(event).copied().unwrap_or_default();
         assert!(times >= 1000, "{event} {times} times only");
     }

@@ -9,6 +9,9 @@
 //! to the leader. What this replica shows has not expired by its own clock; what it says is gone, is
 //! gone by the entries it has applied, and the last of those is in the session token it answers with.
 //!
+//! A read at a follower that needs the barrier has the leader tell which entry that must be, and goes on as a
+//! weaker one.
+//!
 //! Before a client's request runs, what it is expected to cost is drawn from the partition's budget,
 //! which its leader keeps; if there is nothing to draw from, it is refused, and nothing of it happens.
 //! A replica that does not lead answers reads at the partition's rate, too, and leaves the rest to the
@@ -206,6 +209,24 @@ impl PartitionService {
                 Ok(Some(Paid { draw, by: self.reads.clone() }))
             }
         }
+    }
+
+    /// Answers a client of this node that reads, whoever leads; what this replica cannot answer is for the leader.
+    ///
+    /// A follower asks the leader how far it must have come to be as fresh as that is.
+    pub(crate) async fn answer_here(
+        &self,
+        request: PartitionRequest,
+        level: ReadLevel,
+    ) -> Result<PartitionResponse, PartitionError> {
+        let price = Price::of(level);
+        let level = match level {
+            ReadLevel::Linearizable if !self.group.leadership().is_me => {
+                ReadLevel::AtLeast(Lsn(self.group.read_index().await?))
+            }
+            ReadLevel::Linearizable | ReadLevel::AtLeast(_) | ReadLevel::Any => level,
+        };
+        self.answer(request, level, price).await
     }
 
     /// Answers a request, if what it costs can be paid; the level is that of reads, all others are for

@@ -1,5 +1,7 @@
 //! What a client of one node does: its requests run inside the node, and stand still with it.
 
+use std::time::Duration;
+
 use ephemeris_raft::testing::Host;
 use ephemeris_raft::{Group, ProposeError, ReadError};
 use ephemeris_store::codec;
@@ -17,6 +19,9 @@ use super::Node;
 
 /// The date on which simulations begin.
 const EPOCH_MS: u64 = 1_700_000_000_000;
+
+/// How long a reader waits for a follower to apply what is committed.
+const CATCH_UP_MAX: Duration = Duration::from_millis(500);
 
 /// A client of one node. Clones share it.
 #[derive(Clone)]
@@ -75,6 +80,19 @@ impl Client {
     pub(crate) async fn read(&self, id: &str) -> Result<Option<u64>, ReadError> {
         let read = async {
             self.group.read_barrier().await?;
+            Ok(self.peek(id))
+        };
+        self.host.run(read).await
+    }
+
+    /// Reads an item's serial number at a follower, once that has applied what its leader says is committed;
+    /// nothing if that takes long.
+    pub(crate) async fn read_following(&self, id: &str) -> Result<Option<u64>, ReadError> {
+        let read = async {
+            let index = self.group.read_index().await?;
+            if !self.group.await_applied(index, CATCH_UP_MAX).await {
+                return Err(ReadError::NotLeader { leader: None });
+            }
             Ok(self.peek(id))
         };
         self.host.run(read).await

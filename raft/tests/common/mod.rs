@@ -195,6 +195,15 @@ impl Cluster {
         self.client(node).read(id).await
     }
 
+    /// Reads an item's serial number at a follower, as of what its leader says is committed.
+    pub(crate) async fn read_following(
+        &self,
+        node: u32,
+        id: &str,
+    ) -> Result<Option<u64>, ReadError> {
+        self.client(node).read_following(id).await
+    }
+
     /// Reads an item's serial number as the replica has it.
     pub(crate) fn peek(&self, node: u32, id: &str) -> Option<u64> {
         self.client(node).peek(id)

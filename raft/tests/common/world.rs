@@ -69,6 +69,7 @@ struct Ledger {
     busy: BTreeSet<u64>,
     writes: u64,
     reads: u64,
+    reads_following: u64,
 }
 
 impl Ledger {
@@ -208,7 +209,7 @@ impl World {
         });
     }
 
-    /// Reads through any node, more often through one that leads: an answer is never older than the
+    /// Reads through any node, half of the time through one that leads: an answer is never older than the
     /// newest write that was acknowledged before.
     fn read(&mut self) {
         let item = self.rng.random_range(0..ITEMS);
@@ -217,17 +218,22 @@ impl World {
             self.cluster.running().filter(leads).map(|node| node.id.0).collect();
         let node = match leaders.len() {
             0 => self.any_running(),
-            _ if self.rng.random_bool(0.2) => self.any_running(),
+            _ if self.rng.random_bool(0.5) => self.any_running(),
             several => Some(leaders[self.rng.random_range(0..several)]),
         };
         let Some(node) = node else { return };
+        let follows = !leaders.contains(&node);
         let (client, ledger) = (self.cluster.client(node), self.ledger.clone());
         let floor = self.ledger().floor(item);
         self.operations.spawn(async move {
             let id = format!("i{item}");
-            if let Ok(Ok(found)) = timeout(DEADLINE, client.read(&id)).await {
+            let reading = async {
+                if follows { client.read_following(&id).await } else { client.read(&id).await }
+            };
+            if let Ok(Ok(found)) = timeout(DEADLINE, reading).await {
                 let mut ledger = ledger.lock().unwrap_or_else(PoisonError::into_inner);
                 ledger.reads += 1;
+                ledger.reads_following += u64::from(follows);
                 ledger.check(item, floor, found);
             }
         });
@@ -371,7 +377,11 @@ impl World {
         let mut events = self.events.clone();
         events.insert("snapshot file synced", snapshots);
         let ledger = self.ledger();
-        events.extend([("write acknowledged", ledger.writes), ("read answered", ledger.reads)]);
+        events.extend([
+            ("write acknowledged", ledger.writes),
+            ("read answered", ledger.reads),
+            ("read answered by a follower", ledger.reads_following),
+        ]);
         Summary { simulated: started.elapsed(), events, digest: hasher.finish() }
     }
 }

@@ -117,6 +117,8 @@ impl Client {
             let mut seen = self.world.seen.borrow_mut();
             seen.alive_at_followers += u32::from(follows && found.item.is_some());
             seen.gone_at_followers += u32::from(follows && found.item.is_none());
+            seen.linearizable_at_followers +=
+                u32::from(follows && level == ReadLevel::Linearizable);
             return Some((span, found));
         }
         let (span, answer) = self.ask(request).await?;
@@ -187,9 +189,7 @@ impl Client {
     }
 
     async fn read(&mut self) {
-        let request = PartitionRequest::Read(self.item());
-        let Some((span, answer)) = self.ask(request).await else { return };
-        let Some(found) = read_answer(answer) else { return };
+        let Some((span, found)) = self.read_anywhere(ReadLevel::Linearizable).await else { return };
         self.token = self.token.max(found.lsn);
         self.count(&found);
         self.key.read_last(span, found.lsn, found.serial());
