@@ -37,13 +37,16 @@ fn turns() -> MutexGuard<'static, Turns> {
     TURNS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The runtime that the caller works for, if it has workers enough for one of them to do brief work.
+pub(crate) fn runtime() -> Option<Handle> {
+    let runtime = Handle::try_current().ok()?;
+    (runtime.metrics().num_workers() > 1).then_some(runtime)
+}
+
 impl Turn {
     /// The calling worker's turn; none if another one has it, or there is none beside it.
     pub(crate) fn take() -> Option<Self> {
-        let worker_of = Handle::current();
-        if worker_of.metrics().num_workers() < 2 {
-            return None;
-        }
+        let worker_of = runtime()?;
         let mut turns = turns();
         if turns.taken_by.is_some() {
             return None;

@@ -2,7 +2,8 @@
 //!
 //! 1. A group appends entries: they are readable at once, and queued for the writer.
 //! 2. The writer takes everything that is queued, from all groups, as one batch: one `write`, one
-//!    `fdatasync`, then every callback.
+//!    `fdatasync`, then every callback. It has a thread; while batches are brief, a worker of the runtime writes
+//!    what comes when nothing is being written, which spares two threads waking each other.
 //! 3. Segments are preallocated and recycled; a segment goes when none of its entries is needed.
 //! 4. At start, `recovery` reads what is there: a torn tail is forgotten, for it was never
 //!    acknowledged; any other damage refuses to start.
@@ -27,12 +28,14 @@ use ephemeris_store::machine::LogId;
 use thiserror::Error;
 use tokio::sync::Notify;
 
+use crate::brief;
 use crate::disk::{Disk, DiskFile};
 use crate::types::{LogEntry, Vote};
 use index::{Index, Location};
+use writer::Next;
 pub use writer::{SyncTime, Writer};
 
-/// Called once with the fate of an operation, on the writer's thread.
+/// Called once with the fate of an operation, by whoever wrote it.
 pub type Callback = Box<dyn FnOnce(io::Result<()>) + Send>;
 
 /// Sizes of the log.
@@ -95,6 +98,8 @@ struct Shared {
     disk: Arc<dyn Disk>,
     options: WalOptions,
     inner: Mutex<Inner>,
+    /// The writer, while it runs as a thread; for whoever has made the turn `Writing`.
+    writer: Mutex<Option<Writer>>,
     /// Wakes a writer that is a thread.
     wake: Condvar,
     /// Wakes a writer that is a task.
@@ -105,11 +110,27 @@ struct Inner {
     index: Index,
     segments: BTreeMap<u64, Segment>,
     queue: Vec<Operation>,
+    turn: WriterTurn,
+    /// True if the last batch was as little work as a worker of the runtime may do.
+    is_brief: bool,
     /// Groups whose commit index moved since it was last written.
     committed: BTreeSet<GroupId>,
     failed: Option<String>,
     closing: bool,
     stats: WalStats,
+}
+
+/// Who sees to what is queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WriterTurn {
+    /// Nobody: nothing is queued.
+    Idle,
+    /// Somebody was told: the thread, or a worker of the runtime.
+    Told,
+    /// Whoever writes will look again.
+    Writing,
+    /// Nobody any more: the log is closed, or has failed.
+    Over,
 }
 
 struct Segment {
@@ -170,6 +191,8 @@ impl Wal {
             index: recovered.index,
             segments: recovered.segments,
             queue: Vec::new(),
+            turn: WriterTurn::Idle,
+            is_brief: false,
             committed: BTreeSet::new(),
             failed: None,
             closing: false,
@@ -179,6 +202,7 @@ impl Wal {
             disk,
             options,
             inner: Mutex::new(inner),
+            writer: Mutex::new(None),
             wake: Condvar::new(),
             notify: Notify::new(),
         });
@@ -387,11 +411,88 @@ impl Shared {
         }
     }
 
-    fn queue(&self, mut inner: MutexGuard<'_, Inner>, operation: Operation) {
+    /// Queues an operation, and tells somebody who will write it, unless somebody has been told or writes.
+    fn queue(self: &Arc<Self>, mut inner: MutexGuard<'_, Inner>, operation: Operation) {
         inner.queue.push(operation);
+        if inner.turn != WriterTurn::Idle {
+            return;
+        }
+        inner.turn = WriterTurn::Told;
+        let is_brief = inner.is_brief;
         drop(inner);
+        if !(is_brief && Errand::send(self)) {
+            self.tell_writer();
+        }
+    }
+
+    fn tell_writer(&self) {
         self.wake.notify_one();
         self.notify.notify_one();
+    }
+
+    /// What is queued, for whoever writes it now; none if somebody else does, or nothing is.
+    fn take_queued(&self) -> Option<Vec<Operation>> {
+        let mut inner = self.lock();
+        if inner.turn != WriterTurn::Told {
+            return None;
+        }
+        inner.turn = WriterTurn::Writing;
+        Some(std::mem::take(&mut inner.queue))
+    }
+
+    /// Writes what was taken.
+    fn write(&self, operations: Vec<Operation>) {
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let writer = writer.as_mut().expect("the writer runs");
+        let panics = OverIfDropped(self);
+        let next = writer.process(operations);
+        std::mem::forget(panics);
+        match next {
+            Ok(Next::Continue) => self.lock().pass_turn(),
+            Ok(Next::Closed) | Err(_) => self.lock().turn = WriterTurn::Over,
+        }
+    }
+}
+
+/// The log has failed if this is dropped: its writer has panicked.
+struct OverIfDropped<'s>(&'s Shared);
+
+impl Drop for OverIfDropped<'_> {
+    fn drop(&mut self) {
+        let mut inner = self.0.lock();
+        inner.failed = Some("its writer has panicked".to_string());
+        inner.turn = WriterTurn::Over;
+    }
+}
+
+/// A worker of the runtime on its way to write what is queued. Once it is over the thread is told what there is
+/// left to do: everything, if another worker has its turn, or the runtime ends before.
+struct Errand(Arc<Shared>);
+
+impl Errand {
+    /// False if there is no worker to send.
+    fn send(shared: &Arc<Shared>) -> bool {
+        let Some(runtime) = brief::runtime() else { return false };
+        let errand = Self(shared.clone());
+        drop(runtime.spawn(async move { errand.run() }));
+        true
+    }
+
+    fn run(self) {
+        if let Some(_turn) = brief::Turn::take()
+            && let Some(operations) = self.0.take_queued()
+        {
+            self.0.write(operations);
+        }
+    }
+}
+
+impl Drop for Errand {
+    fn drop(&mut self) {
+        let turn = self.0.lock().turn;
+        if matches!(turn, WriterTurn::Told | WriterTurn::Over) {
+            self.0.tell_writer();
+        }
     }
 }
 
@@ -402,6 +503,11 @@ impl Inner {
             None if self.closing => Some(io::Error::other("the log is closed")),
             None => None,
         }
+    }
+
+    /// Whoever has written looks whether there is more.
+    fn pass_turn(&mut self) {
+        self.turn = if self.queue.is_empty() { WriterTurn::Idle } else { WriterTurn::Told };
     }
 
     /// Entries at these places are no longer needed, and the log on disk says so.

@@ -605,3 +605,106 @@ fn assert_live_entries_are_counted(wal: &Wal) {
         assert_eq!((segment.live, segment.live_bytes), (held.len() as u64, bytes), "{number}");
     }
 }
+
+/// A runtime of two workers, so that one can do brief work.
+fn two_workers() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap()
+}
+
+/// Appends one entry after the other from a task, until one is written by a worker of the runtime: for that the
+/// disk must have been fast, and no other test at work. Returns how many there are.
+async fn append_until_a_worker_writes(wal: &Wal) -> u64 {
+    for index in 0..100_000 {
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let done: Callback = Box::new(move |result| {
+            sender.send((result, thread::current().name().map(str::to_string))).unwrap();
+        });
+        wal.append(GROUP, vec![entry(1, index)], done).unwrap();
+        let (result, by) = receiver.await.unwrap();
+        result.unwrap();
+        if by.is_some_and(|name| name.starts_with("tokio")) {
+            return index + 1;
+        }
+    }
+    panic!("the thread writes everything")
+}
+
+#[test]
+fn a_worker_writes_what_comes_when_nothing_is_being_written() {
+    let disk = MemoryDisk::new();
+    let log = Running::open(&disk).unwrap();
+    let (runtime, wal) = (two_workers(), log.wal.clone());
+    let task = runtime.spawn(async move { append_until_a_worker_writes(&wal).await });
+    let count = runtime.block_on(task).unwrap();
+    log.close();
+    assert_eq!(range(&Running::open(&disk).unwrap().entries(GROUP)), Some((0, count - 1)));
+}
+
+/// Many tasks append at once, some with workers, some with the thread: nobody is forgotten.
+#[test]
+fn whoever_writes_forgets_nobody() {
+    let disk = MemoryDisk::new();
+    let log = Running::open(&disk).unwrap();
+    let runtime = two_workers();
+    let tasks: Vec<_> = (0..16)
+        .map(|group| {
+            let wal = log.wal.clone();
+            runtime.spawn(async move {
+                for index in 0..500 {
+                    let (sender, receiver) = tokio::sync::oneshot::channel();
+                    let done: Callback = Box::new(|result| sender.send(result).unwrap());
+                    wal.append(GroupId(group), vec![entry(1, index)], done).unwrap();
+                    receiver.await.unwrap().unwrap();
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        runtime.block_on(task).unwrap();
+    }
+    log.close();
+    let log = Running::open(&disk).unwrap();
+    for group in 0..16 {
+        assert_eq!(range(&log.entries(GroupId(group))), Some((0, 499)));
+    }
+}
+
+/// A panic in a task ends nothing by itself; the log must not wait for its writer for ever.
+#[test]
+fn a_log_whose_writer_panicked_has_failed() {
+    let log = Running::open(&MemoryDisk::new()).unwrap();
+    let runtime = two_workers();
+    let wal = log.wal.clone();
+    runtime
+        .block_on(runtime.spawn(async move {
+            let next = append_until_a_worker_writes(&wal).await;
+            wal.append(GROUP, vec![entry(1, next)], Box::new(|_| panic!("a bug"))).unwrap();
+        }))
+        .unwrap();
+    let ended = log.thread.unwrap().join();
+    assert!(!matches!(ended, Ok(Ok(()))), "whoever runs it learns of it");
+    let later = log.wal.append(GROUP, vec![entry(1, 1 << 20)], Box::new(|_| ()));
+    assert!(later.unwrap_err().to_string().contains("panicked"));
+}
+
+/// The runtime may end before a worker has come.
+#[test]
+fn what_no_worker_comes_for_the_thread_writes() {
+    for _ in 0..20 {
+        let disk = MemoryDisk::new();
+        let log = Running::open(&disk).unwrap();
+        let runtime = two_workers();
+        let wal = log.wal.clone();
+        let task = runtime.spawn(async move { append_until_a_worker_writes(&wal).await });
+        let next = runtime.block_on(task).unwrap();
+        let (sender, receiver) = mpsc::channel();
+        {
+            let _inside = runtime.enter();
+            let done: Callback = Box::new(move |result| sender.send(result).unwrap());
+            log.wal.append(GROUP, vec![entry(1, next)], done).unwrap();
+        }
+        runtime.shutdown_background();
+        let patience = std::time::Duration::from_secs(30);
+        receiver.recv_timeout(patience).expect("somebody writes it").unwrap();
+    }
+}

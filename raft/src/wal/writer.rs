@@ -13,13 +13,18 @@ use tracing::{error, info};
 use super::format::{BatchWriter, Record, SEGMENT_HEADER_BYTES, segment_header};
 use super::index::Location;
 use super::recovery::{FIRST_SEGMENT, SPARE_SUFFIX, SegmentFile, segment_name};
-use super::{Callback, Inner, Operation, Segment, Shared};
+use super::{Callback, Inner, Operation, Segment, Shared, WriterTurn};
+use crate::clock::monotonic;
 use crate::types::{LogEntry, Vote};
 
 /// A batch is closed once it has reached this size.
 const BATCH_BYTES_TARGET: usize = 4 << 20;
 /// Recycled files kept for later segments: about as many as a flush of the state machines lets go.
 const SPARES_MAX: usize = 4;
+/// After a batch of no more bytes, which took no longer, a worker of the runtime may write the next one: as long
+/// as clients are few. Otherwise the workers have enough to do.
+const BRIEF_BYTES_MAX: usize = 2 << 10;
+const BRIEF_MAX: Duration = Duration::from_micros(500);
 /// Entries are moved out of the oldest segment only if they fill less than this part of it;
 /// otherwise a flush of the state machines will soon let them go.
 const MOVED_FRACTION: u64 = 8;
@@ -40,12 +45,15 @@ impl Position {
     fn write(&mut self, batch: &mut BatchWriter, shared: &Shared) -> io::Result<(u64, u64)> {
         let (number, file, offset, _) = self.current.as_mut().expect("a segment was made room in");
         let bytes = batch.finish(*number, self.sequence);
+        let begun = monotonic();
         file.write_at(*offset, bytes)?;
         file.sync()?;
+        let is_brief = bytes.len() <= BRIEF_BYTES_MAX && begun.elapsed() <= BRIEF_MAX;
         let start = *offset;
         *offset += bytes.len() as u64;
         self.sequence += 1;
         let mut inner = shared.lock();
+        inner.is_brief = is_brief;
         inner.stats.syncs += 1;
         inner.stats.bytes += bytes.len() as u64;
         Ok((*number, start))
@@ -100,7 +108,7 @@ impl From<Duration> for SyncTime {
 
 /// Whether the log goes on.
 #[derive(PartialEq, Eq)]
-enum Next {
+pub(super) enum Next {
     Continue,
     Closed,
 }
@@ -128,18 +136,24 @@ impl Writer {
     }
 
     /// Runs on a thread of its own, until the log is closed or has failed.
-    pub fn run(mut self) -> io::Result<()> {
+    pub fn run(self) -> io::Result<()> {
+        let shared = self.shared.clone();
+        *shared.writer.lock().unwrap_or_else(PoisonError::into_inner) = Some(self);
         loop {
-            let operations = {
-                let mut inner = self.shared.lock();
-                while inner.queue.is_empty() {
-                    let woken = self.shared.wake.wait(inner);
-                    inner = woken.unwrap_or_else(PoisonError::into_inner);
-                }
-                std::mem::take(&mut inner.queue)
-            };
-            if self.process(operations)? == Next::Closed {
-                return Ok(());
+            let mut inner = shared.lock();
+            while matches!(inner.turn, WriterTurn::Idle | WriterTurn::Writing) {
+                inner = shared.wake.wait(inner).unwrap_or_else(PoisonError::into_inner);
+            }
+            drop(inner);
+            if let Some(operations) = shared.take_queued() {
+                shared.write(operations);
+            }
+            let inner = shared.lock();
+            if inner.turn == WriterTurn::Over {
+                let failed = inner.failed.clone();
+                drop(inner);
+                shared.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
+                return failed.map_or(Ok(()), |reason| Err(io::Error::other(reason)));
             }
         }
     }
@@ -148,20 +162,21 @@ impl Writer {
     pub async fn run_as_task(mut self, sync_time: impl Into<SyncTime>) -> io::Result<()> {
         let sync_time = sync_time.into();
         loop {
-            let operations = std::mem::take(&mut self.shared.lock().queue);
-            if operations.is_empty() {
+            let Some(operations) = self.shared.take_queued() else {
                 self.shared.notify.notified().await;
                 continue;
-            }
+            };
             tokio::time::sleep(sync_time.get()).await;
-            if self.process(operations)? == Next::Closed {
+            let next = self.process(operations)?;
+            if next == Next::Closed {
                 return Ok(());
             }
+            self.shared.lock().pass_turn();
         }
     }
 
     /// Writes operations; on an error the log has failed, and everybody who waits is told.
-    fn process(&mut self, operations: Vec<Operation>) -> io::Result<Next> {
+    pub(super) fn process(&mut self, operations: Vec<Operation>) -> io::Result<Next> {
         let mut rest = operations.into_iter();
         let result = self.try_process(&mut rest);
         if let Err(reason) = &result {
