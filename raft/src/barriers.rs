@@ -27,17 +27,14 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use openraft::errors::{LinearizableReadError, RaftError};
 use openraft::{Raft, RaftState, ReadPolicy, ServerState};
-use tokio::sync::oneshot;
 
-use crate::gathering::{Carrier, Gathering};
+use crate::gathering::Gathering;
 use crate::group::ReadError;
+use crate::readers::{Ask, ReadIndex};
 use crate::state_machine::StateMachine;
 use crate::transport::{Lane, Transport};
 use crate::types::{TypeConfig, Vote, from_raft_id, from_raft_vote};
 use crate::wire::{Confirm, Message};
-
-/// The index of the last entry that was committed, and is applied here.
-type Outcome = Result<u64, ReadError>;
 
 /// How long those who are asked first may take before the others are asked, too: longer than they do where
 /// disks and network do well.
@@ -60,50 +57,30 @@ pub(crate) struct Asker<M: Machine> {
 pub(crate) type Barriers<M> = Gathering<Asker<M>>;
 
 impl<M: Machine> Barriers<M> {
-    /// Answers once everything that was committed before the call is applied here, and this replica was
-    /// still the leader after the call; not at all if the replica has stopped.
-    pub(crate) fn pass(&self) -> oneshot::Receiver<Outcome> {
-        let (answer, outcome) = oneshot::channel();
-        self.add(answer);
-        outcome
-    }
-
     /// The commit index for the readers of a follower that asked when it had this vote; none if this replica
     /// does not lead.
-    pub(crate) async fn read_index(&self, follower: ReplicaId, vote: Vote) -> Option<u64> {
+    pub(crate) async fn read_index_for(&self, follower: ReplicaId, vote: Vote) -> Option<u64> {
         match self.carrier().committed_with(follower, vote).await {
             Some(committed) => Some(committed.index),
-            None => self.pass().await.ok()?.ok(),
+            None => self.read_index().await.ok()?.ok(),
         }
     }
 }
 
-impl<M: Machine> Carrier for Asker<M> {
-    type Load = oneshot::Sender<Outcome>;
-
-    const BATCHES_MAX: usize = 1;
-
-    const CROWD: usize = 8;
-
-    fn fitting(readers: &[Self::Load]) -> usize {
-        readers.len()
-    }
-
-    async fn carry(&self, readers: Vec<Self::Load>) {
-        let outcome = match self.ask().await {
+impl<M: Machine> Ask for Asker<M> {
+    /// Once everything that was committed before the call is applied here, and this replica was still the leader
+    /// after the call.
+    async fn ask(&self) -> ReadIndex {
+        match self.ask_voters().await {
             Some(committed) => self.await_applied(committed).await.map(|()| committed.index),
             None => ask_with_heartbeats(&self.raft).await,
-        };
-        for reader in readers {
-            // Nobody waits any more if the deadline has passed.
-            let _ = reader.send(outcome.clone());
         }
     }
 }
 
 impl<M: Machine> Asker<M> {
     /// What was committed when a majority still had this leader's vote; none if that cannot be told.
-    async fn ask(&self) -> Option<LogId> {
+    async fn ask_voters(&self) -> Option<LogId> {
         let me = self.me;
         let term = self.term().await?;
         let ask = |to: ReplicaId| {
@@ -169,7 +146,7 @@ impl<M: Machine> Asker<M> {
 /// their answers.
 pub(crate) async fn ask_with_heartbeats<M: Machine>(
     raft: &Raft<TypeConfig, StateMachine<M>>,
-) -> Outcome {
+) -> ReadIndex {
     match raft.ensure_linearizable(ReadPolicy::ReadIndex).await {
         Ok(read) => Ok(read.index()),
         Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(forward))) => {

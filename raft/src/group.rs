@@ -397,14 +397,14 @@ impl<M: Machine> Group<M> {
     /// was still the leader after the call. Then the machine may be read.
     pub async fn read_barrier(&self) -> Result<(), ReadError> {
         let stopped = |_| ReadError::Stopped("nobody answers its readers".to_string());
-        self.shared.barriers.pass().await.map_err(stopped)?.map(|_| ())
+        self.shared.barriers.read_index().await.map_err(stopped)?.map(|_| ())
     }
 
     /// An entry that the machine must have applied to hold everything that was committed before the call, as
     /// this replica's leader tells. Not answered while this replica leads: readers pass the barrier then.
     pub async fn read_index(&self) -> Result<u64, ReadError> {
         let stopped = |_| ReadError::Stopped("nobody asks the leader for its readers".to_string());
-        self.shared.inquiries.ask().await.map_err(stopped)?
+        self.shared.inquiries.read_index().await.map_err(stopped)?
     }
 
     /// Waits until an entry is applied here, for so long at most; true if it is.
@@ -642,7 +642,7 @@ impl<M: Machine> Inbound for Group<M> {
         vote: Vote,
     ) -> Pin<Box<dyn Future<Output = Option<u64>> + Send>> {
         let barriers = self.shared.barriers.clone();
-        Box::pin(async move { barriers.read_index(follower, vote).await })
+        Box::pin(async move { barriers.read_index_for(follower, vote).await })
     }
 }
 

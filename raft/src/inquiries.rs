@@ -13,16 +13,13 @@ use std::time::Duration;
 
 use ephemeris_store::codec;
 use ephemeris_store::ids::{GroupId, ReplicaId};
-use tokio::sync::oneshot;
 
-use crate::gathering::{Carrier, Gathering};
+use crate::gathering::Gathering;
 use crate::group::ReadError;
+use crate::readers::{Ask, ReadIndex};
 use crate::transport::{Lane, Transport};
 use crate::wal::Wal;
-use crate::wire::{Message, ReadIndex};
-
-/// The index of the last entry that was committed.
-type Outcome = Result<u64, ReadError>;
+use crate::wire::{self, Message};
 
 /// Asks the leader for the readers of one follower.
 pub(crate) struct Inquirer {
@@ -37,38 +34,8 @@ pub(crate) struct Inquirer {
 /// Readers of one follower that wait.
 pub(crate) type Inquiries = Gathering<Inquirer>;
 
-impl Inquiries {
-    /// Answers with the index of an entry behind everything that was committed before the call; not at all if
-    /// the replica has stopped.
-    pub(crate) fn ask(&self) -> oneshot::Receiver<Outcome> {
-        let (answer, outcome) = oneshot::channel();
-        self.add(answer);
-        outcome
-    }
-}
-
-impl Carrier for Inquirer {
-    type Load = oneshot::Sender<Outcome>;
-
-    const BATCHES_MAX: usize = 1;
-
-    const CROWD: usize = 8;
-
-    fn fitting(readers: &[Self::Load]) -> usize {
-        readers.len()
-    }
-
-    async fn carry(&self, readers: Vec<Self::Load>) {
-        let outcome = self.ask().await;
-        for reader in readers {
-            // Nobody waits any more if the deadline has passed.
-            let _ = reader.send(outcome.clone());
-        }
-    }
-}
-
-impl Inquirer {
-    async fn ask(&self) -> Outcome {
+impl Ask for Inquirer {
+    async fn ask(&self) -> ReadIndex {
         let (group, from) = (self.group, self.me);
         let vote = self.wal.vote(group).filter(|vote| vote.committed);
         let vote = vote.ok_or(ReadError::NotLeader { leader: None })?;
@@ -76,7 +43,7 @@ impl Inquirer {
         if to == from {
             return Err(ReadError::NotLeader { leader: None });
         }
-        let question = Message::ReadIndex(ReadIndex { group, from, to, vote }).encode();
+        let question = Message::ReadIndex(wire::ReadIndex { group, from, to, vote }).encode();
         let answering = self.transport.call(to.node, Lane::Control, question, self.patience);
         let answer = answering.await.ok();
         let index: Option<Option<u64>> = answer.and_then(|answer| codec::decode(&answer).ok());

@@ -27,6 +27,7 @@ mod log_store;
 mod network;
 mod proposals;
 mod quiescence;
+mod readers;
 mod router;
 mod runtime;
 mod snapshot;
