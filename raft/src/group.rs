@@ -429,6 +429,13 @@ impl<M: Machine> Group<M> {
         }
     }
 
+    /// Returns once something happens in the group: at once, unless this replica rests.
+    pub async fn await_activity(&self) {
+        let mut is_resting = self.shared.rest.watch();
+        // It can fail only if the replica were gone, which this handle keeps.
+        let _ = is_resting.wait_for(|is_resting| !is_resting).await;
+    }
+
     /// Writes an empty entry; when it is applied, this leader has applied all of its predecessors'.
     pub async fn settle(&self) -> Result<(), ProposeError> {
         self.get_in_touch().await;

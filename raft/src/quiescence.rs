@@ -4,7 +4,7 @@
 //! lives, whether anything happens or not. So a node speaks for all of its quiet groups together:
 //!
 //! 1. A group is quiet once its last entry has been the last for a while and all of its members have applied
-//!    it. Once a heartbeat the leader's node lists its quiet groups to each node that follows in them.
+//!    it. Every other heartbeat the leader's node lists its quiet groups to each node that follows in them.
 //! 2. A follower that sees its group the same way agrees, and rests: it does not tick for as long as it would
 //!    wait for a sign of its leader. The next list prolongs that; without one it ticks again by itself.
 //! 3. A leader rests as long as all of its followers have agreed lately. It ticks again when an entry comes,
@@ -62,9 +62,11 @@ impl Quiescence {
     /// Goes on until it is dropped, which should be together with the groups: those at rest would not wake.
     pub async fn run(self) {
         let mut telling = FuturesUnordered::new();
-        loop {
+        for lists in [true, false].into_iter().cycle() {
             let now = monotonic();
-            for (node, quiet) in self.quiet_groups(now) {
+            // Looked at every time: a leader with whom somebody agrees no more shows soon that it lives.
+            let quiet_groups = self.quiet_groups(now);
+            for (node, quiet) in quiet_groups.into_iter().filter(|_| lists) {
                 telling.push(self.tell(node, quiet, now));
             }
             let mut pause = std::pin::pin!(wait_aligned(self.options.heartbeat));

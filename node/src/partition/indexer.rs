@@ -8,14 +8,13 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use ephemeris_raft::wait_aligned;
 use ephemeris_store::charge::Charge;
 use ephemeris_store::command::{Command, CommandEffect};
 use ephemeris_store::time::Seconds;
 use tracing::{debug, info};
 
 use super::meter::Grant;
-use super::{PartitionError, PartitionService};
+use super::{NAP_MAX, PartitionError, PartitionService};
 use crate::clock::{self, SharedClock};
 
 /// Items entered by one log entry, at first and at most.
@@ -24,7 +23,7 @@ const BATCH_ITEMS_MAX: NonZeroU32 = NonZeroU32::new(2000).expect("not zero");
 /// A log entry that takes longer than this, replication included, is followed by a smaller one; one
 /// that takes less than half of it by a larger one.
 const BATCH_TIME_MAX: Duration = Duration::from_millis(10);
-/// How often the policy is looked at.
+/// How often the policy is looked at, while something happens in the partition.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// How often left-over request units are collected, and the sweeper is waited for.
 const COLLECT_EVERY: Duration = Duration::from_millis(100);
@@ -59,7 +58,7 @@ impl Indexer {
         let mut pace = Pace { batch: BATCH_ITEMS, mean: ITEM_CHARGE };
         loop {
             if !self.service.group().machine().index().is_building() {
-                wait_aligned(LOOK_EVERY).await;
+                self.service.nap(LOOK_EVERY, NAP_MAX).await;
             } else if self.something_is_due() {
                 tokio::time::sleep(COLLECT_EVERY).await;
             } else {

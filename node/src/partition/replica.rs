@@ -6,9 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ephemeris_raft::{
-    Group, GroupOptions, Leadership, Router, StartError, Storage, Transport, wait_aligned,
-};
+use ephemeris_raft::{Group, GroupOptions, Leadership, Router, StartError, Storage, Transport};
 use ephemeris_store::catalog::PartitionRecord;
 use ephemeris_store::ids::ReplicaId;
 use ephemeris_store::partition::{Partition, PartitionSpec};
@@ -18,14 +16,14 @@ use tracing::{debug, info, warn};
 
 use super::indexer::Indexer;
 use super::sweeper::Sweeper;
-use super::{Burst, PartitionService, Policies};
+use super::{Burst, NAP_MAX, PartitionService, Policies};
 use crate::clock::SharedClock;
 use crate::placement::Directory;
 use crate::supervisor::{self, Tasks};
 
 /// How long the replicas that do not form the group wait for the one that does.
 const FORM_DELAY: Duration = Duration::from_secs(3);
-/// How often a leader compares what is with what should be.
+/// How often a leader compares what is with what should be, while something happens in its group.
 const RECONCILE_EVERY: Duration = Duration::from_millis(500);
 
 /// Pause before a leader that does not take entries yet tries again.
@@ -72,13 +70,9 @@ impl LocalReplica {
         self.service.group()
     }
 
-    /// Tells the replica what the catalog says now.
+    /// Tells the replica what the catalog says now. A leader compares all of it with what is.
     pub(crate) fn update(&self, record: Arc<PartitionRecord>) {
-        self.record.send_if_modified(|known| {
-            let changed = *known != record;
-            *known = record;
-            changed
-        });
+        self.record.send_replace(record);
     }
 
     /// Stops the replica; its data stays.
@@ -234,46 +228,47 @@ struct Duties {
 impl Duties {
     async fn run(mut self) {
         loop {
-            self.apply_policy().await;
-            self.apply_members().await;
+            let is_done = self.apply_policy().await & self.apply_members().await;
+            let idle = if is_done { NAP_MAX } else { RECONCILE_EVERY };
             // The catalog tells by its changes, and is asked from time to time all the same.
             tokio::select! {
                 _ = self.record.changed() => {}
-                () = wait_aligned(RECONCILE_EVERY) => {}
+                () = self.service.nap(RECONCILE_EVERY, idle) => {}
             }
         }
     }
 
-    /// Takes over a policy that the gateway that changed it did not bring here.
-    async fn apply_policy(&self) {
+    /// Takes over a policy that the gateway that changed it did not bring here; false if that is left to do.
+    async fn apply_policy(&self) -> bool {
         let directory = self.directory.current();
         let machine = self.service.group().machine();
-        let Some(container) = directory.container(machine.spec().container) else { return };
+        let Some(container) = directory.container(machine.spec().container) else { return true };
         let known = machine.state().ttl().epoch().min(machine.index().epoch());
         if known >= container.ttl_epoch {
-            return;
+            return true;
         }
         let policies = Policies::of(&container.definition);
-        let set = self.service.set_policies(container.ttl_epoch, policies);
-        if let Err(error) = set.await {
+        let set = self.service.set_policies(container.ttl_epoch, policies).await;
+        if let Err(error) = &set {
             debug!(group = %self.service.group().group(), %error, "a policy was not applied yet");
         }
+        set.is_ok()
     }
 
-    /// Makes the group's members what the catalog says they are.
-    async fn apply_members(&self) {
+    /// Makes the group's members what the catalog says they are; false if they were not.
+    async fn apply_members(&self) -> bool {
         let group = self.service.group();
         let wanted: BTreeSet<ReplicaId> = self.record.borrow().replicas.iter().copied().collect();
         let status = group.status();
         if wanted.is_empty() || status.are_voters(&wanted) && status.learners.is_empty() {
-            return;
+            return true;
         }
         let known: BTreeSet<ReplicaId> = status.voters.union(&status.learners).copied().collect();
         info!(group = %group.group(), ?wanted, "changing members");
         for replica in wanted.difference(&known) {
             if let Err(error) = group.add_learner(*replica).await {
                 warn!(group = %group.group(), %replica, %error, "a replica was not added");
-                return;
+                return false;
             }
         }
         let mut changed = group.change_voters(wanted.clone()).await;
@@ -285,5 +280,6 @@ impl Duties {
         if let Err(error) = changed {
             warn!(group = %group.group(), %error, "members were not changed");
         }
+        false
     }
 }

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use ephemeris_raft::{Executor, Group, ProposeError, ReadError};
+use ephemeris_raft::{Executor, Group, ProposeError, ReadError, wait_aligned};
 use ephemeris_store::catalog::{Container, Sweeping};
 use ephemeris_store::charge::Charge;
 use ephemeris_store::command::{
@@ -131,6 +131,18 @@ impl PartitionService {
             jumped_to: Arc::default(),
             meter: Meter::new(burst),
             reads: Meter::new(Burst::Off),
+        }
+    }
+
+    /// Waits for so long; while nothing happens in the group, until something does, or for `idle` at most.
+    pub(super) async fn nap(&self, active: Duration, idle: Duration) {
+        wait_aligned(active.min(idle)).await;
+        if let Some(more) = idle.checked_sub(active) {
+            tokio::select! {
+                biased;
+                () = self.group.await_activity() => {}
+                () = wait_aligned(more) => {}
+            }
         }
     }
 

@@ -20,7 +20,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use ephemeris_raft::{Executor, wait_aligned};
+use ephemeris_raft::Executor;
 use ephemeris_store::charge::Charge;
 use ephemeris_store::command::{Command, CommandEffect};
 use ephemeris_store::partition::Backlog;
@@ -30,7 +30,7 @@ use futures_util::future::join_all;
 use tracing::{debug, info};
 
 use super::meter::Grant;
-use super::{PartitionError, PartitionService};
+use super::{NAP_MAX, PartitionError, PartitionService};
 use crate::clock::{self, SharedClock};
 
 /// Items that one entry may remove: at first, at most, and however long applying takes.
@@ -43,7 +43,7 @@ const APPLY_TIME_MAX: Duration = Duration::from_millis(5);
 /// Entries under way at the same time, while no request comes and a backlog waits: the next one is
 /// replicated while one is applied.
 const BATCHES_AT_ONCE: u32 = 3;
-/// How often the alarm is looked at: a write may have set it earlier.
+/// How often the alarm is looked at, while something happens in the partition: a write may have set it earlier.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// How often left-over request units are collected.
 const COLLECT_EVERY: Duration = Duration::from_millis(100);
@@ -152,7 +152,7 @@ enum Duty {
     Sweep(Dead),
     /// The partition clock is far behind.
     Advance,
-    /// Nothing, for so long.
+    /// Nothing, for so long, unless something happens.
     Rest(Duration),
 }
 
@@ -173,7 +173,7 @@ impl Sweeper {
                     {
                         self.service.meter().rest_sweeper(moment);
                     }
-                    wait_aligned(pause).await;
+                    self.service.nap(LOOK_EVERY, pause).await;
                 }
             }
         }
@@ -228,9 +228,10 @@ impl Sweeper {
         }
         if is_due {
             self.keep(pace).await;
+            return Duty::Rest(LOOK_EVERY);
         }
         let left = due.map(|due| Duration::from_millis(due.start().0.saturating_sub(now.0)));
-        Duty::Rest(left.filter(|left| !left.is_zero()).unwrap_or(LOOK_EVERY).min(LOOK_EVERY))
+        Duty::Rest(left.map_or(NAP_MAX, |left| left.min(NAP_MAX)))
     }
 
     /// Removes one batch, if it can be paid, and rests as long as it should.

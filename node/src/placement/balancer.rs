@@ -87,16 +87,18 @@ impl Balancer {
     /// A group that nobody leads waits: it may not have been formed yet, and who forms it would no
     /// longer find that all replicas were placed together.
     async fn repair_partitions(&self) {
-        let nodes = self.describe_nodes().await;
         let directory = self.node.directory().current();
         let state = directory.state();
-        let repairs: Vec<_> = state
+        let mut repairs: Vec<_> = state
             .partitions()
-            .filter(|partition| is_led(&nodes, partition.group))
             .filter_map(|partition| Some((partition.group, plan::repair(state, partition)?)))
-            .take(STEPS_MAX)
             .collect();
-        for (group, plan) in repairs {
+        if repairs.is_empty() {
+            return;
+        }
+        let nodes = self.describe_nodes().await;
+        repairs.retain(|(group, _)| is_led(&nodes, *group));
+        for (group, plan) in repairs.into_iter().take(STEPS_MAX) {
             info!(%group, ?plan, "moving replicas");
             let deadline = clock::monotonic() + DESCRIBE_DEADLINE * 5;
             let command = CatalogCommand::SetReplicas { group, plan };

@@ -49,18 +49,18 @@ pub(crate) fn plan_container(state: &CatalogState, partitions: u16) -> Vec<Repli
 /// are added. None if the partition is fine, or nothing can be done: with no old replica left to copy
 /// from, new ones would form an empty group over lost data.
 pub(crate) fn repair(state: &CatalogState, partition: &PartitionRecord) -> Option<ReplicaPlan> {
-    let loads = loads(state);
-    let wanted = REPLICATION_FACTOR.min(loads.len());
+    let wanted = REPLICATION_FACTOR.min(state.nodes().count());
     let mut nodes: Vec<NodeId> = partition
         .replicas
         .iter()
         .map(|replica| replica.node)
-        .filter(|node| loads.contains_key(node))
+        .filter(|node| state.node(*node).is_some())
         .collect();
     let fine = nodes.len() == partition.replicas.len() && nodes.len() >= wanted;
     if fine || nodes.is_empty() {
         return None;
     }
+    let loads = loads(state);
     let mut others: Vec<NodeId> =
         loads.keys().copied().filter(|node| !nodes.contains(node)).collect();
     others.sort_by_key(|node| (loads[node].0, *node));

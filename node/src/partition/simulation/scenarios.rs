@@ -342,6 +342,29 @@ fn t08_a_leader_that_stood_still_shows_nothing_that_expired_meanwhile() {
     }
 }
 
+/// A leader looks seldom at a partition in which nothing happens.
+#[test]
+fn what_falls_due_while_nothing_happens_is_swept_in_time() {
+    scenario(async |scene| {
+        let leader = scene.leader().await;
+        let rests = || scene.world.service(leader).unwrap().group().status().is_resting;
+        while !rests() {
+            sleep(Duration::from_millis(100)).await;
+        }
+        sleep(Duration::from_secs(3)).await;
+        assert!(rests());
+        let written_at_rest = scene.put("a", 2).await;
+        scene.until(written_at_rest.plus(2), SECOND).await;
+        assert_eq!(scene.rows().await, 0);
+        let due_at_rest = scene.put("b", 33).await;
+        scene.until(due_at_rest.plus(33), -SECOND).await;
+        assert!(rests());
+        assert_eq!(scene.rows().await, 1);
+        scene.until(due_at_rest.plus(33), SECOND).await;
+        assert_eq!(scene.rows().await, 0);
+    });
+}
+
 /// A node that starts has applied less than before it stopped, and must not show that to anybody.
 #[test]
 fn a_replica_behind_its_own_log_answers_nobody() {
