@@ -31,13 +31,13 @@ use ephemeris_store::ttl::{PolicyEpoch, TtlPolicy};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// A leader looks after its partition this often though nothing happens in it.
-const NAP_MAX: Duration = Duration::from_secs(5);
-
 pub(crate) use budget::Burst;
 pub(crate) use meter::Gauges;
 pub(crate) use replica::{LocalReplica, ReplicaContext, start_replica};
 pub(crate) use service::PartitionService;
+
+/// A leader looks after its partition this often though nothing happens in it.
+const NAP_MAX: Duration = Duration::from_secs(5);
 
 /// How fresh a replica must be to answer a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
