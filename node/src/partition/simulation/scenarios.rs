@@ -347,11 +347,9 @@ fn t08_a_leader_that_stood_still_shows_nothing_that_expired_meanwhile() {
 fn what_falls_due_while_nothing_happens_is_swept_in_time() {
     scenario(async |scene| {
         let leader = scene.leader().await;
-        let rests = || scene.world.service(leader).unwrap().group().status().is_resting;
+        let rests = || scene.rests(leader);
         for rested in 1..=4 {
-            while !rests() {
-                sleep(Duration::from_millis(100)).await;
-            }
+            scene.rested(leader).await;
             sleep(Duration::from_secs(rested)).await;
             assert!(rests());
             let written_at_rest = scene.put("a", 1).await;

@@ -220,6 +220,20 @@ impl Scene {
         self.world.service(leader).unwrap().group().machine().state().items()
     }
 
+    /// True if nothing happens at this node's replica, which does not tick.
+    pub(super) fn rests(&self, node: usize) -> bool {
+        self.world.service(node).is_some_and(|service| service.group().status().is_resting)
+    }
+
+    /// Waits until a node's replica rests.
+    pub(super) async fn rested(&self, node: usize) {
+        let deadline = monotonic() + PATIENCE;
+        while !self.rests(node) {
+            assert!(monotonic() < deadline, "it does not rest:\n{}", self.world.describe());
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+
     /// Waits until the leader has no rows left.
     pub(super) async fn swept(&self) {
         let deadline = monotonic() + PATIENCE;
