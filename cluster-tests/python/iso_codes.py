@@ -346,11 +346,11 @@ def read_items(view, wanted):
     of one answer while another thread adds to them, as to those of the last answer, how often it
     has tried.
     """
-    while True:
+    for attempt in range(TRIES_MAX):
         try:
             return list(view.read_items(wanted))
         except RuntimeError as error:
-            if "during iteration" not in str(error):
+            if "during iteration" not in str(error) or attempt == TRIES_MAX - 1:
                 raise
 
 
