@@ -714,7 +714,9 @@ impl<M: Machine> Group<M> {
             // Entries are applied before the log has synced them, and the leader will never send
             // these again: they must be durable one way or the other.
             self.shared.storage.flush().await.map_err(text)?;
-            return Ok(vote);
+            // To openraft an answer is a sign that the leader still leads, unless it names a newer one.
+            let newer = self.vote().filter(|own| own.term > vote.term);
+            return Ok(newer.unwrap_or(vote));
         }
         let name = self.shared.snapshots.staged(progress.applied);
         let name = name.ok_or("the snapshot was not received completely")?;

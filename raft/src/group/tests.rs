@@ -133,6 +133,22 @@ fn a_snapshot_that_counts_as_installed_is_durable() {
     });
 }
 
+/// It would take the answer for a sign that it still leads, and answer reads.
+#[test]
+fn a_deposed_leader_whose_snapshot_is_not_needed_learns_it() {
+    simulate(1, async {
+        let disks = Disks::default();
+        let group = disks.start(SyncTime::from(Duration::from_millis(1))).await;
+        group.form(&[me()]).await.unwrap();
+        settle(&group).await;
+        let progress = group.progress();
+        let own = group.vote().unwrap();
+        assert!(own.term > 0);
+        let deposed = Vote { term: own.term - 1, replica: 9, committed: true };
+        assert_eq!(group.install_snapshot(deposed, &progress).await, Ok(own));
+    });
+}
+
 /// What comes while a batch is under way goes together in the next one, but nobody waits for a disk that is slow.
 #[test]
 fn what_comes_meanwhile_goes_together_and_waits_for_no_slow_disk() {

@@ -83,9 +83,20 @@ impl Index {
         self.group(group).vote = Some(vote);
     }
 
+    /// The last entry here that is known to be committed. What was saved may have reached the disk before the
+    /// entries it counts, and before those in their place were made void: it says nothing of these.
     pub(super) fn committed(&self, group: GroupId) -> Option<LogId> {
         let group = self.groups.get(&group)?;
-        group.committed.min(group.last())
+        let (committed, last) = (group.committed?, group.last()?);
+        let is_here =
+            group.position(committed.index).is_some_and(|at| group.slots[at].id == committed);
+        // A term has one log: all that comes before a committed entry of it is committed.
+        let leads_there = last.term == committed.term && last.index < committed.index;
+        match (is_here, leads_there) {
+            (true, _) => Some(committed),
+            (false, true) => Some(last),
+            (false, false) => group.purged,
+        }
     }
 
     pub(super) fn set_committed(&mut self, group: GroupId, committed: LogId) {

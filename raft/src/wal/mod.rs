@@ -225,7 +225,7 @@ impl Wal {
         self.shared.lock().index.vote(group)
     }
 
-    /// What was known to be committed, never beyond the last entry.
+    /// The last entry of the log that is known to be committed, if it was saved that any is.
     pub fn committed(&self, group: GroupId) -> Option<LogId> {
         self.shared.lock().index.committed(group)
     }
@@ -299,19 +299,44 @@ impl Wal {
         bytes_max: usize,
     ) -> io::Result<Vec<LogEntry>> {
         let found = self.locate(group, start, end, bytes_max);
+        self.fetch(group, found)
+    }
+
+    fn fetch(&self, group: GroupId, found: Vec<(LogId, Place)>) -> io::Result<Vec<LogEntry>> {
         let mut entries = Vec::with_capacity(found.len());
         for (id, place) in found {
-            match place {
-                Place::Memory(entry) => entries.push(entry),
-                Place::Disk(file, location) => match read_entry(group, id, &*file, location) {
-                    Ok(entry) => entries.push(entry),
-                    // Purged while we read: then all before it is purged too.
-                    Err(_) if !self.still_there(group, id) => entries.clear(),
-                    Err(error) => return Err(error),
-                },
+            match self.fetch_one(group, id, place)? {
+                Some(entry) => entries.push(entry),
+                // Purged while we read: then all before it is purged too.
+                None => entries.clear(),
             }
         }
         Ok(entries)
+    }
+
+    /// The entry, unless it is gone by now. It may have been moved, and something else written in its place.
+    fn fetch_one(
+        &self,
+        group: GroupId,
+        id: LogId,
+        mut place: Place,
+    ) -> io::Result<Option<LogEntry>> {
+        loop {
+            let (file, location) = match place {
+                Place::Memory(entry) => return Ok(Some(entry)),
+                Place::Disk(file, location) => (file, location),
+            };
+            let error = match read_entry(group, id, &*file, location) {
+                Ok(entry) => return Ok(Some(entry)),
+                Err(error) => error,
+            };
+            let found = self.locate(group, id.index, id.index + 1, 0).pop();
+            place = match found.filter(|(found, _)| *found == id) {
+                None => return Ok(None),
+                Some((_, Place::Disk(_, still))) if still == location => return Err(error),
+                Some((_, elsewhere)) => elsewhere,
+            };
+        }
     }
 
     fn locate(
@@ -341,11 +366,6 @@ impl Wal {
             places.push((slot.id, place));
         }
         places
-    }
-
-    fn still_there(&self, group: GroupId, id: LogId) -> bool {
-        let inner = self.shared.lock();
-        inner.index.slots(group, id.index, id.index + 1).any(|slot| slot.id == id)
     }
 
     /// What the log did and holds.

@@ -203,17 +203,104 @@ fn a_dropped_group_leaves_nothing() {
 }
 
 #[test]
-fn commit_indexes_ride_along_and_never_pass_the_last_entry() {
+fn commit_indexes_ride_along() {
     let disk = MemoryDisk::new();
     let log = Running::open(&disk).unwrap();
     log.append_range(GROUP, 0..10);
     log.wal.save_committed(GROUP, LogId { term: 1, index: 8 }).unwrap();
     log.append_range(OTHER, 0..1);
-    log.wal.save_committed(OTHER, LogId { term: 9, index: 99 }).unwrap();
     log.close();
     let log = Running::open(&disk).unwrap();
     assert_eq!(log.wal.committed(GROUP), Some(LogId { term: 1, index: 8 }));
-    assert_eq!(log.wal.committed(OTHER), Some(LogId { term: 1, index: 0 }));
+    assert_eq!(log.wal.committed(OTHER), None);
+}
+
+/// Entries of an earlier term may stand where a later one has committed its own.
+#[test]
+fn committed_is_what_the_log_shows_to_be() {
+    let disk = MemoryDisk::new();
+    let log = Running::open(&disk).unwrap();
+    log.append_range(GROUP, 0..4);
+    log.append(GROUP, vec![entry(2, 4), entry(2, 5)]);
+    let committed = |term, index| {
+        log.wal.save_committed(GROUP, LogId { term, index }).unwrap();
+        log.wal.committed(GROUP).map(|id| (id.term, id.index))
+    };
+    assert_eq!(committed(1, 2), Some((1, 2)));
+    assert_eq!(committed(2, 4), Some((2, 4)));
+    assert_eq!(committed(2, 9), Some((2, 5)), "its leader appended all before it");
+    assert_eq!(committed(1, 9), None);
+    assert_eq!(committed(3, 4), None);
+    assert_eq!(committed(3, 9), None);
+    log.wal.purge(GROUP, LogId { term: 1, index: 1 }).unwrap();
+    assert_eq!(committed(3, 9), Some((1, 1)), "only what is committed is purged");
+    assert_eq!(committed(2, 5), Some((2, 5)));
+}
+
+/// A follower may learn that entries are committed while its writer is at another batch: one that holds neither them,
+/// nor that others in their place are void.
+#[test]
+fn what_is_replaced_is_not_committed_by_a_crash() {
+    let disk = MemoryDisk::new();
+    let log = Running::open(&disk).unwrap();
+    log.append_range(GROUP, 0..4);
+    log.append(GROUP, vec![entry(2, 4), entry(2, 5)]);
+    log.close();
+
+    let (wal, writer) = Wal::open(Arc::new(disk.clone()), small()).unwrap();
+    let (crashed, at_the_crash) = mpsc::channel();
+    let replace = {
+        let wal = wal.clone();
+        move |result: io::Result<()>| {
+            result.unwrap();
+            wal.truncate(GROUP, Some(LogId { term: 1, index: 3 })).unwrap();
+            wal.append(GROUP, vec![entry(3, 4)], Box::new(|result| result.unwrap())).unwrap();
+            wal.save_committed(GROUP, LogId { term: 3, index: 4 }).unwrap();
+        }
+    };
+    let crash = move |result: io::Result<()>| {
+        result.unwrap();
+        crashed.send(disk.fork()).unwrap();
+    };
+    // It fills a batch; what follows it goes into the next one.
+    let large = LogEntry {
+        id: LogId { term: 1, index: 0 },
+        payload: Payload::Command(Bytes::from(vec![7; 5 << 20])),
+    };
+    wal.append(OTHER, vec![large], Box::new(replace)).unwrap();
+    wal.append(OTHER, vec![entry(1, 1)], Box::new(crash)).unwrap();
+    let thread = thread::spawn(move || writer.run());
+    let found = Running::open(&at_the_crash.recv().unwrap()).unwrap();
+    assert_eq!(found.entries(GROUP).last(), Some(&entry(2, 5)), "the crash came before");
+    assert_eq!(found.entries(OTHER).len(), 2, "and behind the batch with the commit index");
+    assert_eq!(found.wal.committed(GROUP), None);
+    wait(|done| {
+        wal.close(done);
+        Ok(())
+    })
+    .unwrap();
+    thread.join().unwrap().unwrap();
+    assert_eq!(wal.committed(GROUP), Some(LogId { term: 3, index: 4 }));
+}
+
+/// Somebody has looked up where entries lie, and comes to read them when others lie there.
+#[test]
+fn a_slow_reader_follows_entries_that_are_moved() {
+    let log = Running::open(&MemoryDisk::new()).unwrap();
+    log.append_range(OTHER, 0..3);
+    log.append_range(GROUP, 0..50);
+    let found = log.wal.locate(OTHER, 0, 3, usize::MAX);
+    let gone = log.wal.locate(GROUP, 0, 3, usize::MAX);
+    for round in 1..40 {
+        log.append_range(GROUP, round * 50..(round + 1) * 50);
+        log.wal.purge(GROUP, LogId { term: 1, index: round * 50 + 40 }).unwrap();
+    }
+    for (id, place) in &found {
+        let Place::Disk(file, location) = place else { panic!("{id} is still in memory") };
+        assert!(read_entry(OTHER, *id, &**file, *location).is_err(), "others lie there");
+    }
+    assert_eq!(range(&log.wal.fetch(OTHER, found).unwrap()), Some((0, 2)));
+    assert_eq!(log.wal.fetch(GROUP, gone).unwrap(), []);
 }
 
 #[test]
