@@ -27,6 +27,11 @@ pub struct Proposal {
     pub command: Command,
 }
 
+/// Most bytes of a transaction's writes, encoded: whatever they hold, decoding them stays below its limit.
+pub const WRITES_BYTES_MAX: usize = 8 << 20;
+/// Most bytes of bodies that a transaction shows, of items that were read or patched.
+pub const SHOWN_BYTES_MAX: usize = 16 << 20;
+
 /// A write of one item that takes no more than this, encoded, is brief.
 const BRIEF_BYTES_MAX: usize = 4 << 10;
 
@@ -232,6 +237,12 @@ pub enum Refusal {
     /// The item lies outside the partition's range: the proposer's map was old.
     #[error("the item does not belong to this partition")]
     WrongPartition,
+    /// The transaction reads or patches more than its answer may show.
+    #[error(
+        "The items that the batch reads and patches have more than {SHOWN_BYTES_MAX} bytes. Ask for them in \
+         several batches."
+    )]
+    TooMuchShown,
 }
 
 impl From<InvalidTtl> for Refusal {

@@ -6,6 +6,7 @@
 
 mod bulk;
 mod operation;
+mod pieces;
 
 use axum::http::StatusCode;
 use ephemeris_store::charge::Charge;

@@ -274,6 +274,7 @@ impl From<Refusal> for ApiError {
             Refusal::InvalidTtl { .. } => ApiError::BadRequest(message),
             Refusal::PatchFailed(failure) => failure.into(),
             Refusal::WrongPartition => ApiError::StaleMap,
+            Refusal::TooMuchShown => ApiError::TooLarge(message),
         }
     }
 }

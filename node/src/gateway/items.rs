@@ -6,7 +6,10 @@ use axum::http::StatusCode;
 use ephemeris_store::binary_json;
 use ephemeris_store::catalog::PartitionRecord;
 use ephemeris_store::charge::Charge;
-use ephemeris_store::command::{Action, Effect, ItemWrite, Precondition, Refused, Written};
+use ephemeris_store::codec;
+use ephemeris_store::command::{
+    Action, Effect, ItemWrite, Precondition, Refused, WRITES_BYTES_MAX, Written,
+};
 use ephemeris_store::document::{Document, IdField, ParsedDocument};
 use ephemeris_store::ids::{ItemId, Lsn};
 use ephemeris_store::item::{ItemKey, LogicalPartition, client_json};
@@ -333,6 +336,7 @@ pub(crate) async fn execute(
     resolved: &Resolved,
     writes: Vec<ItemWrite>,
 ) -> Result<Executed, Failure> {
+    check_size(&writes)?;
     let slot = writes.first().expect("there is something to write").key.slot();
     let partition = resolved.partition(slot)?.clone();
     let request = PartitionRequest::Write(writes);
@@ -341,6 +345,22 @@ pub(crate) async fn execute(
         unreachable!("`ask_partition` checks what is answered");
     };
     Ok(Executed { result, lsn, partition })
+}
+
+/// Each patch carries how the container reads items, which may be much more than what clients sent.
+fn check_size(writes: &[ItemWrite]) -> Result<(), ApiError> {
+    let has_patch = writes.iter().any(|write| matches!(write.action, Action::Patch(_)));
+    if writes.len() < 2 || !has_patch {
+        return Ok(());
+    }
+    let bytes = codec::encode(&writes).len();
+    if bytes <= WRITES_BYTES_MAX {
+        return Ok(());
+    }
+    Err(ApiError::TooLarge(format!(
+        "With the container's indexing policy the batch has {bytes} bytes, the limit is {WRITES_BYTES_MAX}: \
+         put fewer patches into one."
+    )))
 }
 
 /// Carries out one write; a refusal becomes the client's error.
@@ -363,5 +383,38 @@ async fn write_one(
             failure.data = Some(Box::new(headers));
             Err(failure)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ephemeris_store::catalog::ContainerDefinition;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_batch_of_patches_is_no_larger_than_what_replicas_can_read() {
+        let excluded: Vec<_> =
+            (0..1500).map(|n| json!({ "path": format!("/n{n}{}/?", "/a".repeat(30)) })).collect();
+        let definition = json!({
+            "id": "c", "partitionKey": { "paths": ["/pk"] },
+            "indexingPolicy": { "includedPaths": [{ "path": "/*" }], "excludedPaths": excluded },
+        });
+        let definition = ContainerDefinition::parse(&definition).unwrap();
+        let key = PartitionKey::parse("[\"p\"]").unwrap();
+        let id = ItemId::try_from("a".to_string()).unwrap();
+        let request = PatchRequest { text: Vec::new(), rules: definition.rules().clone() };
+        let patch = ItemWrite {
+            key: ItemKey::new(&definition.key().place(&key), &key, &id),
+            precondition: Precondition::None,
+            action: Action::Patch(request),
+        };
+        let fits = |count: usize| check_size(&vec![patch.clone(); count]).is_ok();
+        assert!(fits(1));
+        let most = (2..100).take_while(|count| fits(*count)).last().unwrap();
+        assert!(!fits(100));
+        let encoded = codec::encode(&vec![patch.clone(); most]);
+        assert!(codec::decode::<Vec<ItemWrite>>(&encoded).is_ok());
     }
 }

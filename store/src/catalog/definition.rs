@@ -102,7 +102,12 @@ impl ContainerDefinition {
     /// Checks and completes what a client sent.
     pub fn parse(body: &Value) -> Result<Self, InvalidDefinition> {
         let computed = ComputedProperties::parse(body.get("computedProperties"))?;
-        Self::with_computed(body, computed)
+        let definition = Self::with_computed(body, computed)?;
+        // Replicas read it again from its text: what they could not read must never reach them.
+        let text = Value::Object(definition.json.clone()).to_string();
+        let read = serde_json::from_str(&text).map_err(|_| InvalidDefinition::Malformed("body"))?;
+        Self::restore(&read)?;
+        Ok(definition)
     }
 
     /// Reads a definition that was accepted once. Computed properties were stored unchecked by
@@ -601,6 +606,29 @@ mod tests {
         let restored = ContainerDefinition::restore(&stored).unwrap();
         assert_eq!(restored.computed().names().count(), 0, "what was stored unchecked still opens");
         assert_eq!(restored.json()["computedProperties"], stored["computedProperties"]);
+    }
+
+    /// All nodes would end, and again at each start.
+    #[test]
+    fn whatever_is_accepted_is_read_again() {
+        let paths = |count: usize| -> Vec<Value> {
+            (0..count).map(|n| json!({ "path": format!("/p{n}/?") })).collect()
+        };
+        let magic = "$serde_json::private::RawValue";
+        for body in [
+            json!({ "indexingPolicy": {
+                "includedPaths": [{ "path": "/*" }], "excludedPaths": paths(1500),
+            } }),
+            json!({ "indexingPolicy": {
+                "includedPaths": [{ "indexes": [], magic: 5, "path": "/*" }],
+            } }),
+            json!({ "vectorEmbeddingPolicy": { magic: "[[[[1]]]]" } }),
+        ] {
+            let accepted = definition(&body).unwrap();
+            let text = Value::Object(accepted.json().clone()).to_string();
+            let read = serde_json::from_str(&text).unwrap();
+            assert_eq!(ContainerDefinition::restore(&read).unwrap().json(), accepted.json());
+        }
     }
 
     #[test]

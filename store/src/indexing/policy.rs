@@ -6,8 +6,11 @@ use thiserror::Error;
 use super::path::Step;
 use super::pattern::{End, InvalidPath, Pattern};
 
-/// Most paths in `includedPaths`, and in `excludedPaths`.
+/// Most paths in `includedPaths`, and in `excludedPaths`, beside the one that completes a policy.
 const PATHS_MAX: usize = 1500;
+/// Longest path, in bytes and in steps.
+const PATH_BYTES_MAX: usize = 1024;
+const PATH_STEPS_MAX: usize = 128;
 /// Most composite indexes of a container.
 const COMPOSITES_MAX: usize = 100;
 /// Fewest and most paths of a composite index.
@@ -32,6 +35,16 @@ pub enum InvalidPolicy {
     /// Not a path.
     #[error(transparent)]
     Path(#[from] InvalidPath),
+    /// More of a path than is of use.
+    #[error(
+        "an indexing path has {bytes} bytes and {steps} steps, the limits are {PATH_BYTES_MAX} and {PATH_STEPS_MAX}"
+    )]
+    PathTooLong {
+        /// How long it is.
+        bytes: usize,
+        /// How many names and `[]` it has.
+        steps: usize,
+    },
     /// A path must say whether it means the value or all below it.
     #[error("the indexing path '{0}' must end with /? or /*")]
     PathEnd(String),
@@ -255,12 +268,26 @@ fn path_of<'p>(entry: &'p Value, member: &'static str) -> Result<&'p str> {
 }
 
 fn patterns(policy: &Map<String, Value>, member: &'static str) -> Result<Vec<Pattern>> {
-    list(policy, member, PATHS_MAX)?.iter().map(|entry| pattern(entry, member)).collect()
+    let entries = list(policy, member, PATHS_MAX + 1)?;
+    let own = entries.iter().filter(|entry| entry["path"] != ETAG_EXCLUDED).count();
+    if own > PATHS_MAX {
+        return Err(InvalidPolicy::TooMany { member, found: own, limit: PATHS_MAX });
+    }
+    entries.iter().map(|entry| pattern(entry, member)).collect()
+}
+
+fn parse(path: &str) -> Result<Pattern> {
+    // So long a text is not even taken apart.
+    let pattern = if path.len() > PATH_BYTES_MAX { None } else { Some(Pattern::parse(path)?) };
+    let steps = pattern.as_ref().map_or(0, |pattern| pattern.steps.len());
+    pattern
+        .filter(|_| steps <= PATH_STEPS_MAX)
+        .ok_or(InvalidPolicy::PathTooLong { bytes: path.len(), steps })
 }
 
 fn pattern(entry: &Value, member: &'static str) -> Result<Pattern> {
     let path = path_of(entry, member)?;
-    let pattern = Pattern::parse(path)?;
+    let pattern = parse(path)?;
     if pattern.end == End::Bare {
         return Err(InvalidPolicy::PathEnd(path.to_string()));
     }
@@ -275,7 +302,7 @@ fn composite(entry: &Value) -> Result<Vec<(Vec<Step>, bool)>> {
     }
     let component = |entry| {
         let path = path_of(entry, "compositeIndexes")?;
-        let pattern = Pattern::parse(path)?;
+        let pattern = parse(path)?;
         if pattern.end == End::Below || !pattern.tuple.is_empty() {
             return Err(InvalidPolicy::CompositePath(path.to_string()));
         }
@@ -474,7 +501,13 @@ mod tests {
         let paths = |count: usize| -> Vec<Value> {
             (0..count).map(|n| json!({ "path": format!("/p{n}/?") })).collect()
         };
-        assert!(complete(Some(&with(&json!({ "excludedPaths": paths(1500) })))).is_ok());
+        let completed = complete(Some(&with(&json!({ "excludedPaths": paths(1500) })))).unwrap();
+        assert_eq!(completed["excludedPaths"].as_array().map(Vec::len), Some(1501));
+        assert_eq!(
+            complete(Some(&completed)),
+            Ok(completed),
+            "it is read again, and may be sent back"
+        );
         let excluded = refusal(&with(&json!({ "excludedPaths": paths(1501) })));
         assert!(matches!(excluded, InvalidPolicy::TooMany { member: "excludedPaths", .. }));
         let included = refusal(&json!({ "includedPaths": paths(1501) }));
@@ -483,6 +516,20 @@ mod tests {
         assert!(complete(Some(&with(&json!({ "compositeIndexes": vec![&pair; 100] })))).is_ok());
         let composites = refusal(&with(&json!({ "compositeIndexes": vec![&pair; 101] })));
         assert!(matches!(composites, InvalidPolicy::TooMany { member: "compositeIndexes", .. }));
+    }
+
+    #[test]
+    fn paths_have_a_length() {
+        let path = |path: String| with(&json!({ "excludedPaths": [{ "path": path }] }));
+        let steps = |count: usize| path(format!("{}/?", "/a".repeat(count)));
+        assert!(complete(Some(&steps(128))).is_ok());
+        assert_eq!(refusal(&steps(129)), InvalidPolicy::PathTooLong { bytes: 260, steps: 129 });
+        let bytes = |count: usize| path(format!("/{}/?", "a".repeat(count - 3)));
+        assert!(complete(Some(&bytes(1024))).is_ok());
+        assert_eq!(refusal(&bytes(1025)), InvalidPolicy::PathTooLong { bytes: 1025, steps: 0 });
+        let long = json!([{ "path": "/a".repeat(129) }, { "path": "/b" }]);
+        let composite = refusal(&with(&json!({ "compositeIndexes": [long] })));
+        assert!(matches!(composite, InvalidPolicy::PathTooLong { .. }));
     }
 
     #[test]

@@ -368,15 +368,18 @@ impl IndexRules {
 
     /// Every path that is included by itself and leads to one value.
     pub(super) fn listed(&self) -> Vec<Vec<Step>> {
-        let (mut listed, mut rest) = (Vec::new(), vec![(ROOT, Vec::new())]);
-        while let Some((node, steps)) = rest.pop() {
+        let mut listed = Vec::new();
+        // Where the walk is, and what it has still to see: how deep, by which name, and the node.
+        let mut steps: Vec<Step> = Vec::new();
+        let mut rest = vec![(0, None, ROOT)];
+        while let Some((depth, name, node)) = rest.pop() {
+            let name: Option<&String> = name;
+            steps.truncate(depth - name.iter().len());
+            steps.extend(name.cloned().map(Step::Member));
             let Node { names, value, .. } = &self.nodes[node as usize];
-            for (name, child) in names.iter().rev() {
-                let step = Step::Member(name.clone());
-                rest.push((*child, [steps.clone(), vec![step]].concat()));
-            }
+            rest.extend(names.iter().rev().map(|(name, child)| (depth + 1, Some(name), *child)));
             if *value == Some(true) {
-                listed.push(steps);
+                listed.push(steps.clone());
             }
         }
         listed

@@ -9,7 +9,7 @@ use crate::charge::Charge;
 use crate::codec;
 use crate::command::{
     Action, Command, CommandEffect, Effect, ItemWrite, Outcome, Precondition, Proposal, Refusal,
-    Refused, Written,
+    Refused, SHOWN_BYTES_MAX, Written,
 };
 use crate::document::Document;
 use crate::engine::{Batch, Fault, Table};
@@ -47,6 +47,8 @@ pub(super) struct Draft<'p> {
     begun: usize,
     /// What the entries answer.
     outcomes: Vec<Option<Outcome>>,
+    /// Bytes of the bodies among the answers.
+    shown: usize,
     /// No further entry shares the batch.
     is_full: bool,
     membership: Option<Membership>,
@@ -147,7 +149,8 @@ impl Partition {
                 draft.look_ahead(std::iter::once(&task).chain(next))?;
             }
             draft.apply(position, task)?;
-            draft.is_full = stands_alone || draft.batch.bytes() >= BATCH_BYTES_TARGET;
+            let bytes = draft.batch.bytes() + draft.shown;
+            draft.is_full = stands_alone || bytes >= BATCH_BYTES_TARGET;
         }
         draft.map_or(Ok(()), |done| self.publish(done, answer))
     }
@@ -184,6 +187,7 @@ impl<'p> Draft<'p> {
             unique: UniqueChanges::default(),
             begun: 0,
             outcomes: Vec::new(),
+            shown: 0,
             is_full: false,
             membership: None,
             due: None,
@@ -265,9 +269,14 @@ impl<'p> Draft<'p> {
     /// Carries out a transaction; a refusal takes back every write before it.
     fn write(&mut self, writes: Vec<ItemWrite>) -> Result<Result<Vec<Written>, Refused>, Fault> {
         let before = self.state;
-        let mut written = Vec::with_capacity(writes.len());
+        let (mut written, mut shown) = (Vec::with_capacity(writes.len()), 0);
         for (operation, write) in (0_u16..).zip(writes) {
-            match self.write_item(operation, write)? {
+            let result = self.write_item(operation, write)?.and_then(|one| {
+                shown += one.body.as_ref().map_or(0, Vec::len);
+                let fits = shown <= SHOWN_BYTES_MAX;
+                if fits { Ok(one) } else { Err((Refusal::TooMuchShown, one.charge)) }
+            });
+            match result {
                 Ok(one) => written.push(one),
                 Err((refusal, charge)) => {
                     self.state = before;
@@ -281,6 +290,7 @@ impl<'p> Draft<'p> {
                 }
             }
         }
+        self.shown += shown;
         Ok(Ok(written))
     }
 

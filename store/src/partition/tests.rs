@@ -10,7 +10,8 @@ use super::*;
 use crate::charge::Charge;
 use crate::codec;
 use crate::command::{
-    Action, Command, CommandEffect, ItemWrite, Precondition, Proposal, TooManyCleared,
+    Action, Command, CommandEffect, ItemWrite, Precondition, Proposal, Refusal, SHOWN_BYTES_MAX,
+    TooManyCleared,
 };
 use crate::document::Document;
 use crate::engine::{MemoryEngine, Row};
@@ -67,6 +68,29 @@ fn truth(partition: &Partition) -> Option<Seconds> {
         ttl.expiry(stamp.ttl, stamp.ts)
     });
     expiries.min()
+}
+
+/// Answers of 200 MB would be held by every replica while it applies, for requests of 5 KB.
+#[test]
+fn a_transaction_shows_only_so_much() {
+    let partition = partition(&MemoryEngine::default());
+    let body = format!("{{\"x\":\"{}\"}}", "x".repeat(2 << 20));
+    apply(&partition, 1, upsert_body(0, None, body.as_bytes(), 0));
+    let Command::Write(stored) = upsert(0, None) else { unreachable!("it is a write") };
+    let Command::Write(mut writes) = upsert(3, None) else { unreachable!("it is a write") };
+    let read = ItemWrite { action: Action::Read, ..stored[0].clone() };
+    let fitting = SHOWN_BYTES_MAX / body.len();
+    writes.extend(vec![read.clone(); fitting + 1]);
+    let refused = apply(&partition, 2, Command::Write(writes.clone()));
+    let CommandEffect::Write(Err(refused)) = refused else { panic!("{refused:?}") };
+    assert_eq!(
+        (usize::from(refused.operation), refused.refusal),
+        (fitting + 1, Refusal::TooMuchShown)
+    );
+    assert_eq!(partition.fetch(&writes[0].key).unwrap().into_item(), None, "all or nothing");
+    writes.pop();
+    let written = apply(&partition, 3, Command::Write(writes));
+    assert!(matches!(&written, CommandEffect::Write(Ok(written)) if written.len() == fitting + 1));
 }
 
 #[test]

@@ -38,6 +38,15 @@ fn refused(members: &str, operations: &str, reason: &str) {
     assert!(error.contains(reason), "{operations}: {error}");
 }
 
+/// serde_json gives it a meaning of its own with one of its features.
+#[test]
+fn no_name_of_a_member_means_anything() {
+    let x = r#""x":{"$serde_json::private::RawValue":1,"$serde_json::private::Number":"y"}"#;
+    let y = r#""$serde_json::private::RawValue":{"$serde_json::private::Number":"1"}"#;
+    let operation = format!(r#"{{"op":"set","path":"/y","value":{{{y}}}}}"#);
+    becomes(x, &operation, &format!(r#"{x},"y":{{{y}}}"#));
+}
+
 #[test]
 fn add_sets_members_and_inserts_elements() {
     becomes(r#""x":1"#, r#"{"op":"add","path":"/y","value":{"z":[]}}"#, r#""x":1,"y":{"z":[]}"#);

@@ -4,9 +4,11 @@
 //! answers for itself; the answer is 207 if one was not carried out.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::http::StatusCode;
 use ephemeris_store::charge::Charge;
+use ephemeris_store::command::{Effect, Refusal, SHOWN_BYTES_MAX};
 use ephemeris_store::ids::{Lsn, RangeId};
 use ephemeris_store::item::ItemKey;
 use ephemeris_store::partition_key::PartitionKey;
@@ -15,6 +17,7 @@ use futures_util::stream;
 
 use super::operation::{self, Operation, Prepared, array, dependent_row, refused_row, row};
 use crate::gateway::error::{ApiError, Failure};
+use crate::gateway::headers::Content;
 use crate::gateway::items;
 use crate::gateway::reply::Reply;
 use crate::gateway::resolve::Resolved;
@@ -30,6 +33,8 @@ struct Bulk<'a> {
     resolved: &'a Resolved,
     /// The only range whose items may be meant.
     range: Option<&'a str>,
+    /// Bytes of the bodies that were read or patched so far.
+    shown: AtomicUsize,
 }
 
 /// What became of an operation.
@@ -59,7 +64,7 @@ pub(super) async fn execute(
     {
         return Err(ApiError::RangeGone(range.to_string()).into());
     }
-    let bulk = Bulk { gateway, call, resolved, range };
+    let bulk = Bulk { gateway, call, resolved, range, shown: AtomicUsize::new(0) };
     let goes_on = call.headers.text("x-ms-cosmos-batch-continue-on-error")?;
     let stops = goes_on.is_some_and(|goes_on| goes_on.eq_ignore_ascii_case("false"));
     let outcomes = if stops {
@@ -163,6 +168,12 @@ impl Bulk<'_> {
             Ok(mut written) => {
                 let written = written.pop().expect("one write has one result");
                 let (charge, content) = (written.charge, call.headers.content());
+                let fits = self.fits(written.body.as_ref().map_or(0, Vec::len));
+                if !fits && written.effect == Effect::Read {
+                    let outcome = Outcome::refused(&Refusal::TooMuchShown.into(), charge);
+                    return Outcome { session, ..outcome };
+                }
+                let content = if fits { content } else { Content::Minimal };
                 let row = row(written, body, content, resolved.container.number);
                 Outcome { row, is_done: true, charge, session }
             }
@@ -171,5 +182,10 @@ impl Bulk<'_> {
                 Outcome { session, ..outcome }
             }
         }
+    }
+
+    /// Whether so much more can be shown.
+    fn fits(&self, bytes: usize) -> bool {
+        self.shown.fetch_add(bytes, Ordering::Relaxed) + bytes <= SHOWN_BYTES_MAX
     }
 }

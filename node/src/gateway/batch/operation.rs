@@ -1,7 +1,5 @@
 //! Operations of batches and bulk requests: how they are sent, and what each answers.
 
-use std::borrow::Cow;
-
 use axum::http::StatusCode;
 use ephemeris_store::charge::Charge;
 use ephemeris_store::command::{Action, Effect, ItemWrite, Precondition, Written};
@@ -10,9 +8,8 @@ use ephemeris_store::ids::{ContainerNumber, Etag, ItemId};
 use ephemeris_store::item::{ItemKey, client_json};
 use ephemeris_store::partition_key::PartitionKey;
 use ephemeris_store::patch::{Patch, PatchRequest};
-use serde::Deserialize;
-use serde_json::value::RawValue;
 
+use super::pieces::Pieces;
 use crate::gateway::error::ApiError;
 use crate::gateway::headers::Content;
 use crate::gateway::items;
@@ -24,22 +21,16 @@ const OPERATIONS_MAX: usize = 100;
 const HYBRID_ROW: u8 = 0x81;
 
 /// An operation as it is sent.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Default)]
 pub(super) struct Operation<'a> {
-    #[serde(borrow, rename = "operationType")]
-    kind: Cow<'a, str>,
-    #[serde(borrow)]
-    id: Option<Cow<'a, str>>,
+    kind: String,
+    id: Option<String>,
     /// Of a bulk request: a JSON array in a text.
-    #[serde(borrow)]
-    pub(super) partition_key: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    resource_body: Option<&'a RawValue>,
-    #[serde(borrow)]
-    if_match: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    if_none_match: Option<Cow<'a, str>>,
+    pub(super) partition_key: Option<String>,
+    /// JSON.
+    resource_body: Option<&'a [u8]>,
+    if_match: Option<String>,
+    if_none_match: Option<String>,
 }
 
 /// An operation ready to be proposed, and what its answer will show.
@@ -55,7 +46,7 @@ pub(super) fn parse(body: &[u8]) -> Result<Vec<Operation<'_>>, ApiError> {
                        supported by this version of Ephemeris.";
         return Err(ApiError::BadRequest(message.to_string()));
     }
-    let operations: Vec<Operation<'_>> = serde_json::from_slice(body).map_err(|error| {
+    let operations = operations(body).map_err(|error| {
         ApiError::BadRequest(format!("The batch is not a valid array of operations: {error}."))
     })?;
     if operations.is_empty() {
@@ -67,6 +58,38 @@ pub(super) fn parse(body: &[u8]) -> Result<Vec<Operation<'_>>, ApiError> {
         ));
     }
     Ok(operations)
+}
+
+fn operations(body: &[u8]) -> Result<Vec<Operation<'_>>, serde_json::Error> {
+    let mut operations = Vec::new();
+    let mut pieces = Pieces::new(body);
+    pieces.array(|pieces| {
+        operations.push(Operation::read(pieces)?);
+        Ok(())
+    })?;
+    pieces.end()?;
+    Ok(operations)
+}
+
+impl<'a> Operation<'a> {
+    fn read(pieces: &mut Pieces<'a>) -> Result<Self, serde_json::Error> {
+        let mut operation = Self::default();
+        pieces.object(|name, pieces| {
+            match name {
+                "operationType" => operation.kind = pieces.value()?,
+                "id" => operation.id = pieces.value()?,
+                "partitionKey" => operation.partition_key = pieces.value()?,
+                "resourceBody" => operation.resource_body = pieces.text()?,
+                "ifMatch" => operation.if_match = pieces.value()?,
+                "ifNoneMatch" => operation.if_none_match = pieces.value()?,
+                _ => {
+                    pieces.text()?;
+                }
+            }
+            Ok(())
+        })?;
+        Ok(operation)
+    }
 }
 
 impl Operation<'_> {
@@ -88,7 +111,7 @@ impl Operation<'_> {
             }
             "replace" => self.replace(resolved, key)?,
             "patch" => {
-                let text = self.resource_body()?.as_bytes().to_vec();
+                let text = self.resource_body()?.to_vec();
                 Patch::parse(&text, rules)?;
                 let request = PatchRequest { text, rules: rules.clone() };
                 (self.id()?, Action::Patch(request), None)
@@ -127,15 +150,15 @@ impl Operation<'_> {
         resolved: &Resolved,
         key: &PartitionKey,
     ) -> Result<(ItemId, Document, Vec<u8>), ApiError> {
-        let parsed = items::parse_body(resolved, self.resource_body()?.as_bytes())?;
+        let parsed = items::parse_body(resolved, self.resource_body()?)?;
         let id = items::id_in(&parsed.id)?;
         items::check_key(key, &parsed)?;
         let body = parsed.document.body.clone();
         Ok((id, parsed.document, body))
     }
 
-    fn resource_body(&self) -> Result<&str, ApiError> {
-        self.resource_body.map(RawValue::get).ok_or_else(|| {
+    fn resource_body(&self) -> Result<&[u8], ApiError> {
+        self.resource_body.ok_or_else(|| {
             ApiError::BadRequest("The operation needs a 'resourceBody'.".to_string())
         })
     }
