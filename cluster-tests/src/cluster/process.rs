@@ -1,5 +1,6 @@
 //! One node: a process, its data directory and its log.
 
+use std::env;
 use std::fs::{self, OpenOptions};
 use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt as _;
@@ -99,8 +100,7 @@ impl Process {
     }
 
     fn pid(&self) -> Pid {
-        let id = i32::try_from(self.id()).expect("process numbers are small");
-        Pid::from_raw(id).expect("process numbers are not zero")
+        pid(self.child.as_ref().expect("the node is running"))
     }
 
     /// From its next start on it may have so many files and connections open.
@@ -219,12 +219,20 @@ impl Node for Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            // It may have ended by itself; either way nothing is left behind.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        let Some(mut child) = self.child.take() else { return };
+        // It may have ended by itself; either way nothing is left behind. What a node counts for a profile
+        // (`.ci/profile`) is written only when it ends in order.
+        let _ = match env::var_os("LLVM_PROFILE_FILE") {
+            Some(_) => kill_process(pid(&child), Signal::TERM).map_err(Into::into),
+            None => child.kill(),
+        };
+        let _ = child.wait();
     }
+}
+
+fn pid(child: &Child) -> Pid {
+    let id = i32::try_from(child.id()).expect("process numbers are small");
+    Pid::from_raw(id).expect("process numbers are not zero")
 }
 
 /// Runs the program with other arguments, to its end.
