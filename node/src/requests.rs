@@ -17,6 +17,7 @@ use ephemeris_store::codec;
 use ephemeris_store::ids::{GroupId, Lsn, NodeId, ReplicaId};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+use tracing::warn;
 
 use crate::clock::{self, ClockStatus, Instant};
 use crate::node::Node;
@@ -46,6 +47,27 @@ pub(crate) enum NodeRequest {
     Transfer(GroupId, ReplicaId),
     /// For the leader of a group: who are the members?
     Members(GroupId),
+}
+
+impl NodeRequest {
+    /// True if this is an answer to the request, and not to another one.
+    fn is_answered_by(&self, response: &NodeResponse) -> bool {
+        match (self, response) {
+            (Self::Partition(_, request, _), NodeResponse::Partition(Ok(answer))) => {
+                request.is_answered_by(answer)
+            }
+            (Self::Partition(..), NodeResponse::Partition(Err(_)))
+            | (Self::Catalog(_), NodeResponse::Catalog(_))
+            | (Self::CatalogBarrier, NodeResponse::CatalogBarrier(_))
+            | (Self::Probe, NodeResponse::Probe(_))
+            | (Self::Describe, NodeResponse::Describe(_))
+            | (Self::AwaitCatalog(_), NodeResponse::AwaitCatalog)
+            | (Self::Clock, NodeResponse::Clock(_))
+            | (Self::Transfer(..), NodeResponse::Transfer)
+            | (Self::Members(_), NodeResponse::Members(_)) => true,
+            _ => false,
+        }
+    }
 }
 
 /// The answer to one.
@@ -283,7 +305,7 @@ impl Node {
                 }
                 Ok(response)
             }
-            other => Err(unexpected(&other)),
+            other => Err(unexpected(&other, repeat)),
         }
     }
 
@@ -294,19 +316,21 @@ impl Node {
         deadline: Instant,
     ) -> Result<CatalogOutcome, RequestError> {
         let (group, request) = (GroupId::CATALOG, NodeRequest::Catalog(command));
-        match self.at_leader(group, &request, Repeat::IfNotExecuted, deadline).await? {
+        let repeat = Repeat::IfNotExecuted;
+        match self.at_leader(group, &request, repeat, deadline).await? {
             NodeResponse::Catalog(Ok(outcome)) => {
                 self.wait_for_catalog(outcome.lsn, deadline).await;
                 Ok(outcome)
             }
-            other => Err(unexpected(&other)),
+            other => Err(unexpected(&other, repeat)),
         }
     }
 
     /// Returns when this node's copy of the catalog holds everything committed before the call.
     pub(crate) async fn catalog_barrier(&self, deadline: Instant) -> Result<(), RequestError> {
         let (group, request) = (GroupId::CATALOG, NodeRequest::CatalogBarrier);
-        match self.at_leader(group, &request, Repeat::Freely, deadline).await? {
+        let repeat = Repeat::Freely;
+        match self.at_leader(group, &request, repeat, deadline).await? {
             NodeResponse::CatalogBarrier(Ok(lsn)) => {
                 if self.wait_for_catalog(lsn, deadline).await {
                     Ok(())
@@ -314,7 +338,7 @@ impl Node {
                     Err(RequestError::NotExecuted)
                 }
             }
-            other => Err(unexpected(&other)),
+            other => Err(unexpected(&other, repeat)),
         }
     }
 
@@ -419,8 +443,11 @@ impl Node {
     ) -> Result<NodeResponse, TransportError> {
         let message = Bytes::from(codec::encode(request));
         let answer = self.transport().send(node, Channel::Requests, message, deadline).await?;
-        codec::decode(&answer)
-            .map_err(|error| TransportError::Refused { node, reason: error.to_string() })
+        codec::decode(&answer).map_err(|error| {
+            // It is an answer, so the request may have been carried out: no refusal.
+            warn!(%node, %error, "an answer cannot be read");
+            TransportError::NoAnswer { node, waited: deadline }
+        })
     }
 
     /// Answers another node's request.
@@ -467,11 +494,8 @@ impl Node {
 
 /// What an answer means for the attempt.
 fn judge(request: &NodeRequest, response: NodeResponse, repeat: Repeat) -> Attempt {
-    if let (NodeRequest::Partition(_, request, _), NodeResponse::Partition(Ok(answer))) =
-        (request, &response)
-        && !request.is_answered_by(answer)
-    {
-        return Attempt::Failed(unexpected(&response));
+    if !request.is_answered_by(&response) {
+        return Attempt::Failed(unexpected(&response, repeat));
     }
     let error = match &response {
         NodeResponse::Partition(Err(error))
@@ -505,9 +529,14 @@ fn judge(request: &NodeRequest, response: NodeResponse, repeat: Repeat) -> Attem
     }
 }
 
-/// A node that answers another question than it was asked runs another version.
-fn unexpected(response: &NodeResponse) -> RequestError {
-    RequestError::Fault(format!("a node answered {response:?}, which was not the question"))
+/// A node that answers another question than it was asked runs another version, and may have done what it
+/// was asked.
+fn unexpected(response: &NodeResponse, repeat: Repeat) -> RequestError {
+    let reason = format!("a node answered {response:?}, which was not the question");
+    match repeat {
+        Repeat::Freely => RequestError::Fault(reason),
+        Repeat::IfNotExecuted => RequestError::Unknown(reason),
+    }
 }
 
 fn no_answer(error: &TransportError, repeat: Repeat) -> Attempt {
@@ -586,11 +615,19 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_to_another_question_is_a_fault() {
+    fn an_answer_to_another_question_is_a_fault_and_says_nothing_of_a_write() {
         let other = PartitionResponse::Statistics(crate::partition::PartitionStatistics::default());
-        let answered = NodeResponse::Partition(Ok(other));
-        let attempt = judge(&request(), answered, Repeat::Freely);
-        assert!(matches!(attempt, Attempt::Failed(RequestError::Fault(_))));
+        let answers = [
+            NodeResponse::Partition(Ok(other)),
+            NodeResponse::Transfer,
+            NodeResponse::Members(Err(PartitionError::NotHere)),
+        ];
+        for answer in answers {
+            let of_read = judge(&request(), answer.clone(), Repeat::Freely);
+            assert!(matches!(of_read, Attempt::Failed(RequestError::Fault(_))), "{answer:?}");
+            let of_write = judge(&request(), answer.clone(), Repeat::IfNotExecuted);
+            assert!(matches!(of_write, Attempt::Failed(RequestError::Unknown(_))), "{answer:?}");
+        }
     }
 
     #[test]

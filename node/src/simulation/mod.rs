@@ -19,6 +19,7 @@ mod http;
 pub(crate) mod laws;
 mod machine;
 mod network;
+mod peers;
 mod scenarios;
 mod world;
 

@@ -1,7 +1,7 @@
 //! A simulated world of whole nodes: what runs, what survives, and what must hold at any time.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -31,7 +31,7 @@ use crate::partition::{Burst, LocalReplica};
 use crate::server::Server;
 
 /// Where nodes take each other.
-const PEER_PORT: u16 = 7000;
+pub(super) const PEER_PORT: u16 = 7000;
 /// How far a clock that counts as right may be off.
 pub(super) const ERROR_MICROS: i64 = 5000;
 /// How far a machine's time since boot may run ahead or behind, in parts per million: well within
@@ -46,6 +46,8 @@ const STOP_DEADLINE: Duration = Duration::from_secs(40);
 #[derive(Clone, Debug)]
 pub(super) struct Options {
     pub(super) nodes: u32,
+    /// Of them the last so many do not found the cluster: once they are switched on they join it.
+    pub(super) joiners: u32,
     pub(super) heartbeat: Duration,
     pub(super) election_timeout: Duration,
     pub(super) request_timeout: Duration,
@@ -57,6 +59,7 @@ impl Options {
     pub(super) fn plain() -> Self {
         Self {
             nodes: 3,
+            joiners: 0,
             heartbeat: Duration::from_millis(150),
             election_timeout: Duration::from_millis(450),
             request_timeout: Duration::from_secs(3),
@@ -70,6 +73,7 @@ impl Options {
         let heartbeat = one_of(rng, [50, 100, 250]);
         Self {
             nodes: if rng.random_bool(0.25) { 5 } else { 3 },
+            joiners: 0,
             heartbeat: Duration::from_millis(heartbeat),
             election_timeout: Duration::from_millis(heartbeat * 3),
             request_timeout: Duration::from_millis(one_of(rng, [1000, 2000, 5000])),
@@ -96,6 +100,8 @@ struct SimulatedNode {
     disks: Disks,
     /// True if its disks were given a fault that may end the process.
     is_excused: bool,
+    /// True if it was ever switched on.
+    is_used: bool,
     process: Option<Process>,
 }
 
@@ -106,8 +112,15 @@ struct Process {
 }
 
 impl World {
-    /// A world whose nodes are booting.
+    /// A world whose founders are booting.
     pub(super) fn new(seed: u64, options: Options) -> Rc<Self> {
+        let world = Self::dark(seed, options);
+        world.founders().for_each(|number| world.boot(number));
+        world
+    }
+
+    /// A world in which nothing is switched on.
+    pub(super) fn dark(seed: u64, options: Options) -> Rc<Self> {
         let started = monotonic();
         let mut rng = SmallRng::seed_from_u64(seed);
         let network = SimulatedNetwork::new(seed);
@@ -116,18 +129,27 @@ impl World {
             let boot_ppm = rng.random_range(-BOOT_PPM..=BOOT_PPM);
             let time = Arc::new(SimulatedTime::new(started, boot_ppm));
             time.set_wall(rng.random_range(-ERROR_MICROS..=ERROR_MICROS), 0);
-            SimulatedNode { time, disks: Disks::new(), is_excused: false, process: None }
+            let (is_excused, is_used) = (false, false);
+            SimulatedNode { time, disks: Disks::new(), is_excused, is_used, process: None }
         };
         let nodes = RefCell::new((0..options.nodes).map(node).collect());
         let (states, counts) = (RefCell::default(), RefCell::default());
-        let world = Rc::new(Self { network, options, started, nodes, states, counts });
-        world.numbers().for_each(|number| world.boot(number));
-        world
+        Rc::new(Self { network, options, started, nodes, states, counts })
     }
 
     /// The nodes' numbers.
     pub(super) fn numbers(&self) -> std::ops::RangeInclusive<u32> {
         1..=self.options.nodes
+    }
+
+    /// Those that form the cluster.
+    fn founders(&self) -> std::ops::RangeInclusive<u32> {
+        1..=self.options.nodes - self.options.joiners
+    }
+
+    /// Those that were ever switched on.
+    fn used(&self) -> Vec<u32> {
+        self.numbers().filter(|number| self.with(*number, |node| node.is_used)).collect()
     }
 
     /// True time, in microseconds since 1970.
@@ -158,12 +180,14 @@ impl World {
     fn config(&self, number: u32) -> NodeConfig {
         let address = |number| SocketAddr::new(node_ip(number), PEER_PORT);
         let key = STANDARD.decode(EMULATOR_KEY).expect("the key is base64");
+        let mut founders: BTreeSet<u32> = self.founders().collect();
+        founders.insert(number);
         NodeConfig {
             node: NodeId(number),
             data_dir: format!("node {number}").into(),
             http: SocketAddr::new(node_ip(number), HTTP_PORT),
             peer: Some(address(number)),
-            founders: self.numbers().map(|n| (NodeId(n), address(n).to_string())).collect(),
+            founders: founders.into_iter().map(|n| (NodeId(n), address(n).to_string())).collect(),
             dial: BTreeMap::new(),
             advertise: None,
             account_endpoint: None,
@@ -197,6 +221,7 @@ impl World {
         let started = server.clone();
         let machine = self.with(number, |node| {
             assert!(node.process.is_none(), "a node boots when it does not run");
+            node.is_used = true;
             node.process = Some(Process { host: host.clone(), server });
             node.disks.machine(node.time.clone(), interface)
         });
@@ -360,7 +385,7 @@ impl World {
         self.note(format_args!("heal"));
         self.network.heal();
         self.network.set_weather(Weather::FAIR);
-        for number in self.numbers() {
+        for number in self.used() {
             self.time(number).set_wall(0, 0);
             // A process whose disk was broken and that did not notice goes on.
             self.with(number, |node| node.disks.repair());
@@ -372,10 +397,10 @@ impl World {
         self.wait("the cluster to be ready", RECOVERY, || {
             self.check();
             // All of them, before anybody is asked: who is not ready may wait for one that is down.
-            for number in self.numbers().filter(|number| self.host(*number).is_none()) {
+            for number in self.used().into_iter().filter(|number| self.host(*number).is_none()) {
                 self.boot(number);
             }
-            self.numbers().all(|number| {
+            self.used().into_iter().all(|number| {
                 let node = self.node(number);
                 node.is_some_and(|node| node.readiness().iter().all(|(_, holds)| *holds))
             })
