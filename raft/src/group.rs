@@ -68,6 +68,10 @@ impl Default for GroupOptions {
     }
 }
 
+/// A replica whose log lacks more of the leader's entries does not come to vote: as many as a fast leader may
+/// have under way, and few enough to be there within a moment.
+const LAG_ENTRIES_MAX: u64 = 1000;
+
 impl GroupOptions {
     fn config(&self, group: GroupId) -> Config {
         let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
@@ -87,8 +91,6 @@ impl GroupOptions {
             // Snapshots are marks, set by `mark_durable` and by nothing else.
             snapshot_policy: SnapshotPolicy::Never,
             max_in_snapshot_log_to_keep: self.log_entries_kept,
-            // A follower gets entries as long as the leader has them.
-            replication_lag_threshold: u64::MAX / 2,
             install_snapshot_timeout: 600_000,
             ..Config::default()
         }
@@ -188,6 +190,8 @@ pub struct GroupStatus {
     pub is_joint: bool,
     /// Replicas that only follow.
     pub learners: BTreeSet<ReplicaId>,
+    /// The entry that made these the members.
+    pub members_since: Option<u64>,
     /// On the leader: how far each replica's log reaches.
     pub matching: BTreeMap<ReplicaId, Option<u64>>,
     /// True while the replica does not tick, because nothing happens in its group.
@@ -200,6 +204,21 @@ impl GroupStatus {
     /// True if these vote, and no change of the voters is under way.
     pub fn are_voters(&self, wanted: &BTreeSet<ReplicaId>) -> bool {
         self.voters == *wanted && !self.is_joint
+    }
+
+    /// On the leader: those of the wanted voters that vote already, or may. A replica that has to catch up
+    /// first would count for majorities, and have them wait for it.
+    pub fn able_to_vote(&self, wanted: &BTreeSet<ReplicaId>) -> BTreeSet<ReplicaId> {
+        let able =
+            |replica: &ReplicaId| self.voters.contains(replica) || self.has_caught_up(*replica);
+        wanted.iter().copied().filter(able).collect()
+    }
+
+    /// True if a replica has confirmed what made it a member, however short the log is, and lacks little.
+    fn has_caught_up(&self, replica: ReplicaId) -> bool {
+        let matching = self.matching.get(&replica).copied().flatten();
+        let lacks = self.last.unwrap_or(0).saturating_sub(matching.unwrap_or(0));
+        matching.is_some() && matching >= self.members_since && lacks <= LAG_ENTRIES_MAX
     }
 }
 
@@ -458,6 +477,7 @@ impl<M: Machine> Group<M> {
     pub fn status(&self) -> GroupStatus {
         let metrics = self.shared.raft.metrics().borrow_watched().clone();
         let leadership = self.leadership();
+        let members_since = metrics.membership_config.log_id().as_ref().map(|id| id.index());
         let membership = metrics.membership_config.membership();
         let index = |id: Option<crate::types::RaftLogId>| id.map(|id| id.index());
         let matching = metrics.replication.map(|replication| {
@@ -473,6 +493,7 @@ impl<M: Machine> Group<M> {
             voters: membership.voter_ids().collect(),
             is_joint: membership.get_joint_config().len() > 1,
             learners: membership.learner_ids().collect(),
+            members_since,
             matching: matching.unwrap_or_default(),
             is_resting: self.shared.rest.is_resting(),
             stopped: metrics.running_state.err().map(|fatal| fatal.to_string()),
@@ -491,15 +512,15 @@ impl<M: Machine> Group<M> {
         }
     }
 
-    /// Adds a replica that follows without voting; returns when it has caught up.
+    /// Adds a replica that follows without voting; `able_to_vote` tells when it has caught up.
     pub async fn add_learner(&self, replica: ReplicaId) -> Result<(), ChangeError> {
         self.get_in_touch().await;
-        let added = self.shared.raft.add_learner(replica, (), true).await;
+        let added = self.shared.raft.add_learner(replica, (), false).await;
         added.map(|_| ()).map_err(|error| ChangeError(error.to_string()))
     }
 
-    /// Makes exactly these replicas the voters; all of them must be members already. Others that
-    /// voted are removed.
+    /// Makes exactly these replicas the voters; all of them must be members already, and able to vote. Others
+    /// that voted are removed.
     pub async fn change_voters(&self, voters: BTreeSet<ReplicaId>) -> Result<(), ChangeError> {
         self.get_in_touch().await;
         let change = ChangeMembers::ReplaceAllVoters(voters);

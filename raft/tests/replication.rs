@@ -529,6 +529,33 @@ fn a_new_replica_joins_and_an_old_one_leaves() {
     });
 }
 
+/// However short the log is that it lacks: of two that vote both are needed.
+#[test]
+fn a_new_replica_is_able_to_vote_once_it_has_caught_up() {
+    for_seeds(async |seed| {
+        for entries in [1, 2000] {
+            let mut cluster = Cluster::start(1, seed).await;
+            let leader = cluster.wait_for_leader().await;
+            for serial in 0..entries {
+                cluster.upsert(leader, "a", serial).await.unwrap();
+            }
+            cluster.add(2).await;
+            cluster.network.isolate(NodeId(2));
+            let (group, both) = (cluster.node(leader).group().clone(), [1, 2].map(replica).into());
+            group.add_learner(replica(2)).await.unwrap();
+            sleep(Duration::from_secs(10)).await;
+            assert_eq!(group.status().able_to_vote(&both), BTreeSet::from([replica(1)]));
+            cluster.upsert(leader, "a", entries).await.unwrap();
+
+            cluster.network.heal();
+            let is_able = || async { (group.status().able_to_vote(&both) == both).then_some(()) };
+            cluster.wait_until("the replica to catch up", is_able).await;
+            group.change_voters(both.clone()).await.unwrap();
+            assert!(group.status().are_voters(&both));
+        }
+    });
+}
+
 #[test]
 fn a_change_of_voters_that_a_dead_leader_began_can_be_told_and_finished() {
     for_seeds(async |seed| {

@@ -6,7 +6,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ephemeris_raft::{Group, GroupOptions, Leadership, Router, StartError, Storage, Transport};
+use ephemeris_raft::{
+    ChangeError, Group, GroupOptions, GroupStatus, Leadership, Router, StartError, Storage,
+    Transport,
+};
 use ephemeris_store::catalog::PartitionRecord;
 use ephemeris_store::ids::ReplicaId;
 use ephemeris_store::partition::{Partition, PartitionSpec};
@@ -263,23 +266,33 @@ impl Duties {
         if wanted.is_empty() || status.are_voters(&wanted) && status.learners.is_empty() {
             return true;
         }
-        let known: BTreeSet<ReplicaId> = status.voters.union(&status.learners).copied().collect();
-        info!(group = %group.group(), ?wanted, "changing members");
-        for replica in wanted.difference(&known) {
-            if let Err(error) = group.add_learner(*replica).await {
-                warn!(group = %group.group(), %replica, %error, "a replica was not added");
-                return false;
-            }
-        }
-        let mut changed = group.change_voters(wanted.clone()).await;
-        let leftover: BTreeSet<ReplicaId> =
-            group.status().learners.difference(&wanted).copied().collect();
-        if changed.is_ok() && !leftover.is_empty() {
-            changed = group.remove_learners(leftover).await;
-        }
-        if let Err(error) = changed {
+        if let Err(error) = change_members(group, &wanted, &status).await {
             warn!(group = %group.group(), %error, "members were not changed");
         }
         false
     }
+}
+
+/// Brings a group's members nearer to what is wanted: new replicas follow first, and vote once they are able to.
+async fn change_members(
+    group: &Group<Partition>,
+    wanted: &BTreeSet<ReplicaId>,
+    status: &GroupStatus,
+) -> Result<(), ChangeError> {
+    let known: BTreeSet<ReplicaId> = status.voters.union(&status.learners).copied().collect();
+    for replica in wanted.difference(&known) {
+        info!(group = %group.group(), %replica, "adding a replica");
+        group.add_learner(*replica).await?;
+    }
+    let voters = status.able_to_vote(wanted);
+    if !voters.is_empty() && !status.are_voters(&voters) {
+        info!(group = %group.group(), ?voters, "changing who votes");
+        group.change_voters(voters).await?;
+    }
+    let leftover: BTreeSet<ReplicaId> =
+        group.status().learners.difference(wanted).copied().collect();
+    if leftover.is_empty() {
+        return Ok(());
+    }
+    group.remove_learners(leftover).await
 }

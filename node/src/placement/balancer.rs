@@ -66,7 +66,8 @@ impl Balancer {
             }
             return;
         }
-        let wanted = catalog_voters(&members, &status.voters);
+        // Who has to catch up first votes in a later round.
+        let wanted = catalog_voters(&status.able_to_vote(&members), &status.voters);
         let result = if status.are_voters(&wanted) {
             let gone: BTreeSet<_> = status.learners.difference(&members).copied().collect();
             if gone.is_empty() {
@@ -156,16 +157,13 @@ pub(crate) async fn describe_nodes(node: &Node) -> BTreeMap<NodeId, NodeDescript
     nodes
 }
 
-/// Who should vote on the catalog: those who do, as long as they are members; then the lowest
-/// numbers; an odd count. Of two nodes both vote: a write is on two disks before it is acknowledged.
-fn catalog_voters(
-    members: &BTreeSet<ReplicaId>,
-    voters: &BTreeSet<ReplicaId>,
-) -> BTreeSet<ReplicaId> {
-    let count = members.len().min(CATALOG_VOTERS_MAX);
+/// Who of those that are able to should vote on the catalog: those who do; then the lowest numbers; an odd
+/// count. Of two nodes both vote: a write is on two disks before it is acknowledged.
+fn catalog_voters(able: &BTreeSet<ReplicaId>, voters: &BTreeSet<ReplicaId>) -> BTreeSet<ReplicaId> {
+    let count = able.len().min(CATALOG_VOTERS_MAX);
     let count = if count > 2 && count.is_multiple_of(2) { count - 1 } else { count };
-    let staying = voters.intersection(members);
-    let joining = members.difference(voters);
+    let staying = voters.intersection(able);
+    let joining = able.difference(voters);
     staying.chain(joining).take(count).copied().collect()
 }
 

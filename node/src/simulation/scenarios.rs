@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ephemeris_raft::testing::simulate;
-use ephemeris_store::ids::GroupId;
+use ephemeris_store::ids::{GroupId, NodeId};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -184,6 +184,15 @@ impl Scene {
             (record.group, nodes)
         });
         placed.collect()
+    }
+
+    /// True if all groups that node 1 has replicas of have these voters.
+    fn vote(&self, nodes: &[u32]) -> bool {
+        let node = self.world.node(1).expect("node 1 runs");
+        node.describe().replicas.iter().all(|replica| {
+            let voters = replica.voters.iter().map(|voter| voter.node.0);
+            !replica.is_joint && voters.eq(nodes.iter().copied())
+        })
     }
 
     /// The policy epoch at every replica of a group that runs.
@@ -378,4 +387,39 @@ fn t57_what_one_partition_calls_gone_the_other_does_not_show() {
             }
         });
     }
+}
+
+/// A node is the only one, and is written to all the time, while another joins. As long as that one cannot be
+/// reached it has no vote, or nobody could write any more.
+#[test]
+fn a_joiner_that_cannot_be_reached_stops_no_writes() {
+    let options = Options { nodes: 2, joiners: 1, ..Options::plain() };
+    scenario(options, async |mut scene| {
+        scene.create_container(-1).await;
+        scene.put(1, "before", -1).await;
+        let world = scene.world.clone();
+        world.boot(2);
+        let registered = || {
+            let directory = world.node(1).expect("node 1 runs").directory().current();
+            directory.state().node(NodeId(2)).is_some()
+        };
+        world.wait("the node to be registered", PATIENCE, registered).await;
+        scene.isolate(&[2]);
+        // The balancer has some rounds, and leaders look after their members.
+        for second in 0..30 {
+            let began = monotonic();
+            scene.put(1, &format!("i{second}"), -1).await;
+            scene
+                .expect((1, 201), "POST", "/dbs", &[], &json!({ "id": format!("d{second}") }))
+                .await;
+            assert!(began.elapsed() < Duration::from_secs(1), "{}", world.describe());
+            sleep(Duration::from_secs(1)).await;
+        }
+        assert!(scene.vote(&[1]), "{}", world.describe());
+
+        world.network.heal();
+        world.wait("the node to vote", PATIENCE, || scene.vote(&[1, 2])).await;
+        assert_eq!(scene.finds(2, "before").await, [200].into());
+        assert_eq!(scene.finds(2, "i29").await, [200].into());
+    });
 }
