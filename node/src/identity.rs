@@ -30,6 +30,9 @@ pub(crate) struct Identity {
     pub(crate) cluster: Option<String>,
     /// The node's replica of the catalog, once it is a member.
     pub(crate) catalog_replica: Option<u64>,
+    /// True once the catalog has shown the node as registered.
+    #[serde(default)]
+    registered: bool,
 }
 
 /// Why a data directory cannot be used.
@@ -120,6 +123,12 @@ impl DataDirectory {
         self.save()
     }
 
+    /// Remembers that the catalog has shown the node as registered.
+    pub(crate) fn set_registered(&mut self) -> Result<(), IdentityError> {
+        self.identity.registered = true;
+        self.save()
+    }
+
     /// Writes the file so that a crash leaves the old one or the new one.
     fn save(&self) -> Result<(), IdentityError> {
         let write = || {
@@ -140,7 +149,8 @@ fn unusable(disk: &dyn Disk, source: io::Error) -> IdentityError {
 impl Identity {
     fn new(node: NodeId, random: u128) -> Self {
         let directory = format!("{random:032x}");
-        Self { format: FORMAT, node, directory, cluster: None, catalog_replica: None }
+        let (cluster, catalog_replica, registered) = (None, None, false);
+        Self { format: FORMAT, node, directory, cluster, catalog_replica, registered }
     }
 
     /// The number drawn for the directory.
@@ -157,6 +167,11 @@ impl Identity {
     /// The node's replica of the catalog, if it is a member.
     pub(crate) fn catalog_replica(&self) -> Option<ReplicaId> {
         self.catalog_replica.map(ReplicaId::from_u64)
+    }
+
+    /// True if the cluster has known the node. One that joined got its replica of the catalog by being registered.
+    pub(crate) fn was_registered(&self) -> bool {
+        self.registered || self.catalog_replica().is_some_and(|replica| replica.incarnation != 0)
     }
 }
 

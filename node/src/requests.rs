@@ -47,6 +47,8 @@ pub(crate) enum NodeRequest {
     Transfer(GroupId, ReplicaId),
     /// For the leader of a group: who are the members?
     Members(GroupId),
+    /// For the leader of the catalog: with which data directory do you know me?
+    KnownDirectory,
 }
 
 impl NodeRequest {
@@ -64,7 +66,8 @@ impl NodeRequest {
             | (Self::AwaitCatalog(_), NodeResponse::AwaitCatalog)
             | (Self::Clock, NodeResponse::Clock(_))
             | (Self::Transfer(..), NodeResponse::Transfer)
-            | (Self::Members(_), NodeResponse::Members(_)) => true,
+            | (Self::Members(_), NodeResponse::Members(_))
+            | (Self::KnownDirectory, NodeResponse::KnownDirectory(_)) => true,
             _ => false,
         }
     }
@@ -91,6 +94,8 @@ pub(crate) enum NodeResponse {
     Transfer,
     /// The members, if the node leads the group.
     Members(Result<BTreeSet<ReplicaId>, PartitionError>),
+    /// The directory, if the node is known.
+    KnownDirectory(Result<Option<u128>, PartitionError>),
 }
 
 /// What a node knows of the one that asks.
@@ -488,6 +493,9 @@ impl Node {
                 NodeResponse::Transfer
             }
             NodeRequest::Members(group) => NodeResponse::Members(self.members(group)),
+            NodeRequest::KnownDirectory => {
+                NodeResponse::KnownDirectory(Box::pin(self.known_directory(from)).await)
+            }
         }
     }
 }
@@ -501,11 +509,13 @@ fn judge(request: &NodeRequest, response: NodeResponse, repeat: Repeat) -> Attem
         NodeResponse::Partition(Err(error))
         | NodeResponse::Catalog(Err(error))
         | NodeResponse::CatalogBarrier(Err(error))
-        | NodeResponse::Members(Err(error)) => error.clone(),
+        | NodeResponse::Members(Err(error))
+        | NodeResponse::KnownDirectory(Err(error)) => error.clone(),
         NodeResponse::Partition(Ok(_))
         | NodeResponse::Catalog(Ok(_))
         | NodeResponse::CatalogBarrier(Ok(_))
         | NodeResponse::Members(Ok(_))
+        | NodeResponse::KnownDirectory(Ok(_))
         | NodeResponse::Probe(_)
         | NodeResponse::Describe(_)
         | NodeResponse::Clock(_)

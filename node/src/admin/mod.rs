@@ -24,6 +24,7 @@ use crate::clock;
 use crate::gateway::{ApiError, Call, Failure, Gateway, Reply, Verb};
 use crate::node::Node;
 use crate::placement::{describe_nodes, groups_that_need};
+use crate::requests::NodeRequest;
 
 /// What the unsigned endpoints need.
 #[derive(Clone)]
@@ -109,6 +110,8 @@ fn done(what: &str, gateway: &Gateway) -> Reply {
 
 /// How long groups may take to find a new leader before they count as leaderless.
 const ELECTION_PATIENCE: Duration = Duration::from_secs(3);
+/// How long a node may take to show that it runs.
+const ANSWER_DEADLINE: Duration = Duration::from_secs(1);
 /// How often it is looked whether they have.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
@@ -126,6 +129,17 @@ async fn still_needed(gateway: &Gateway, call: &Call, node: NodeId) -> Vec<Group
     }
 }
 
+/// A node that runs would go on with replicas that count for nothing any more.
+async fn refuse_while_it_runs(gateway: &Gateway, node: NodeId) -> Result<(), ApiError> {
+    if gateway.node.send(node, &NodeRequest::Describe, ANSWER_DEADLINE).await.is_err() {
+        return Ok(());
+    }
+    Err(ApiError::Conflict(format!(
+        "Node {node} runs, and cannot be forgotten: stop its process first, and do not start it again with \
+         the data directory it has."
+    )))
+}
+
 /// Forgets a node that will not come back with its data: its replicas are made anew elsewhere.
 async fn forget_node(gateway: &Gateway, call: &Call) -> Result<Reply, Failure> {
     let number = call.json()?["node"].as_u64().and_then(|number| u32::try_from(number).ok());
@@ -136,6 +150,7 @@ async fn forget_node(gateway: &Gateway, call: &Call) -> Result<Reply, Failure> {
         let message = "A node cannot forget itself: ask another one.";
         return Err(ApiError::BadRequest(message.to_string()).into());
     }
+    refuse_while_it_runs(gateway, node).await?;
     gateway.node.catalog_barrier(call.deadline).await?;
     let groups = still_needed(gateway, call, node).await;
     if !groups.is_empty() {

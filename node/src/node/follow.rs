@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ephemeris_store::catalog::{CatalogCommand, CatalogState, ClusterId, PartitionRecord};
+use ephemeris_store::catalog::{CatalogCommand, CatalogState, ClusterId, Created, PartitionRecord};
 use ephemeris_store::engine::Fault;
 use ephemeris_store::ids::{GroupId, ReplicaId};
 use ephemeris_store::machine;
@@ -14,7 +14,7 @@ use rand::RngExt as _;
 use tracing::{debug, error, info};
 
 use super::Node;
-use crate::clock;
+use crate::clock::{self, Instant};
 use crate::identity::DataDirectory;
 use crate::partition::{LocalReplica, start_replica};
 use crate::requests::{NodeRequest, NodeResponse};
@@ -26,12 +26,24 @@ const NEWS_WAIT: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Pause while something is left to do.
 const RETRY_EVERY: Duration = Duration::from_millis(200);
-/// How often a node that is known checks that it still is.
+/// How often a node that is known looks whether its copy of the catalog still says so …
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(1);
+/// … and asks the catalog's leader: the copy of a node that was forgotten may get no entry any more.
+const ASK_EVERY: Duration = Duration::from_secs(10);
 /// How long one attempt to announce this node may take.
 const ANNOUNCE_DEADLINE: Duration = Duration::from_secs(5);
-/// How long a leader may take to say who its group's members are.
+/// How long a leader may take to say who its group's members are, or which nodes it knows.
 const MEMBERS_DEADLINE: Duration = Duration::from_secs(1);
+
+/// What a node is to the cluster, as its copy of the catalog tells.
+enum Standing {
+    /// Known as it is.
+    Known,
+    /// Not known, or not as it is, or there is no cluster yet.
+    Unannounced,
+    /// Known once, and not shown: the copy is behind, or the node was forgotten.
+    Missing,
+}
 
 impl Node {
     /// Starts and stops replicas as the catalog says, for ever.
@@ -199,27 +211,86 @@ impl Node {
 
     /// Makes the cluster know this node as it is, and gives a new cluster its identity; then this node
     /// learns what was decided while it was away.
+    ///
+    /// A node that the cluster has forgotten does not register anew: its process ends, for its replicas are void.
     pub(super) async fn run_announcements(&self) {
+        let mut asked = None;
         loop {
-            let directory = self.inner.directory.current();
-            let state = directory.state();
-            let known = state.node(self.node_id()).is_some_and(|record| {
-                record.directory == self.inner.directory_id
-                    && record.url == self.inner.url
-                    && record.peer == self.peer_address()
-            });
-            if known && state.cluster().is_some() {
-                let pause = if self.catch_up().await { ANNOUNCE_EVERY } else { LOOK_EVERY };
-                tokio::time::sleep(pause).await;
-                continue;
-            }
-            if state.cluster().is_none() {
-                let cluster = ClusterId(ephemeris_raft::random().random());
-                self.announce(CatalogCommand::FormCluster { cluster }).await;
-            }
-            self.announce(self.registration()).await;
-            tokio::time::sleep(LOOK_EVERY).await;
+            let pause = match self.standing() {
+                Standing::Known => {
+                    self.note_registered();
+                    let caught_up = self.catch_up().await;
+                    if asked.is_none_or(|asked: Instant| asked.elapsed() >= ASK_EVERY) {
+                        self.end_if_forgotten().await;
+                        asked = Some(clock::monotonic());
+                    }
+                    if caught_up { ANNOUNCE_EVERY } else { LOOK_EVERY }
+                }
+                Standing::Missing => {
+                    self.end_if_forgotten().await;
+                    RETRY_EVERY
+                }
+                Standing::Unannounced => {
+                    if self.inner.directory.current().state().cluster().is_none() {
+                        let cluster = ClusterId(ephemeris_raft::random().random());
+                        self.announce(CatalogCommand::FormCluster { cluster }).await;
+                    }
+                    self.announce(self.registration()).await;
+                    LOOK_EVERY
+                }
+            };
+            tokio::time::sleep(pause).await;
         }
+    }
+
+    fn standing(&self) -> Standing {
+        let directory = self.inner.directory.current();
+        let state = directory.state();
+        let record = state.node(self.node_id());
+        match record.filter(|record| record.directory == self.inner.directory_id) {
+            None if self.data().identity().was_registered() => Standing::Missing,
+            Some(record)
+                if record.url == self.inner.url
+                    && record.peer == self.peer_address()
+                    && state.cluster().is_some() =>
+            {
+                Standing::Known
+            }
+            Some(_) | None => Standing::Unannounced,
+        }
+    }
+
+    /// Writes down that this node was registered.
+    fn note_registered(&self) {
+        let mut data = self.data();
+        if !data.identity().was_registered()
+            && let Err(error) = data.set_registered()
+        {
+            supervisor::fault(&format!("the identity cannot be saved: {error}"));
+        }
+    }
+
+    /// Ends the process if the catalog, as its leader has it, does not know this node any more.
+    async fn end_if_forgotten(&self) {
+        let me = self.node_id();
+        for node in self.catalog_nodes().into_iter().filter(|node| *node != me) {
+            let answer = self.send(node, &NodeRequest::KnownDirectory, MEMBERS_DEADLINE).await;
+            if let Ok(NodeResponse::KnownDirectory(Ok(known))) = answer {
+                if known != Some(self.inner.directory_id) {
+                    self.end_forgotten();
+                }
+                return;
+            }
+        }
+    }
+
+    fn end_forgotten(&self) -> ! {
+        let (node, directory) = (self.node_id(), self.inner.config.data_dir.display());
+        supervisor::fault(&format!(
+            "the cluster has forgotten node {node}, and its data is void. Do not start it again; or run \
+             `ephemeris rebuild-node {node} --data-dir {directory} --http URL`, with the URL of a healthy \
+             node, and start it as a new one"
+        ))
     }
 
     /// Waits once for everything the catalog holds; false if that is still to come.
@@ -251,11 +322,14 @@ impl Node {
     async fn announce(&self, command: CatalogCommand) {
         let deadline = clock::monotonic() + ANNOUNCE_DEADLINE;
         match self.change_catalog(command, deadline).await {
-            Ok(outcome) => {
-                if let Err(refusal) = outcome.result {
-                    supervisor::fault(&refusal.to_string());
+            Ok(outcome) => match outcome.result {
+                // Forgotten a moment ago, and registered anew: what runs here is not that replica.
+                Ok(Created::Node(replica)) if replica != self.inner.catalog.replica() => {
+                    self.end_forgotten();
                 }
-            }
+                Ok(_) => {}
+                Err(refusal) => supervisor::fault(&refusal.to_string()),
+            },
             Err(error) => debug!(%error, "not announced yet"),
         }
     }

@@ -172,6 +172,15 @@ impl Node {
         Ok(self.inner.catalog.machine().lsn())
     }
 
+    /// The data directory that the catalog knows a node with, if this node leads the catalog.
+    pub(crate) async fn known_directory(
+        &self,
+        node: NodeId,
+    ) -> Result<Option<u128>, PartitionError> {
+        self.inner.catalog.read_barrier().await?;
+        Ok(self.inner.directory.current().state().node(node).map(|record| record.directory))
+    }
+
     /// Waits until this node's copy of the catalog has an entry; false if it does not come in time.
     pub(crate) async fn wait_for_catalog(&self, lsn: Lsn, deadline: Instant) -> bool {
         let left = deadline.saturating_duration_since(clock::monotonic());

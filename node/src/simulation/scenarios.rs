@@ -202,6 +202,15 @@ impl Scene {
         replicas.map(|local| local.group().machine().state().ttl().epoch().0).collect()
     }
 
+    /// Waits until a node's process has ended by itself, for this reason.
+    async fn ends_by_itself(&self, node: u32, reason: &str) {
+        let ended = || self.world.host(node).and_then(|host| host.ended());
+        self.world.wait("the node to end", 2 * PATIENCE, || ended().is_some()).await;
+        let found = ended().expect("it has ended");
+        assert!(found.contains(reason), "{found}");
+        self.world.end(node, Loss::Process { seed: 0 });
+    }
+
     /// Ends all processes in order.
     async fn stop_all(&self) {
         for number in self.world.numbers() {
@@ -421,5 +430,38 @@ fn a_joiner_that_cannot_be_reached_stops_no_writes() {
         world.wait("the node to vote", PATIENCE, || scene.vote(&[1, 2])).await;
         assert_eq!(scene.finds(2, "before").await, [200].into());
         assert_eq!(scene.finds(2, "i29").await, [200].into());
+    });
+}
+
+/// A node that can be seen to run is not forgotten. One that runs all the same ends once it hears that it was, and
+/// again when it is started with what it had; it does not register itself anew.
+#[test]
+fn a_forgotten_node_takes_part_in_nothing_any_more() {
+    scenario(Options::plain(), async |mut scene| {
+        scene.create_container(-1).await;
+        scene.put(1, "a", -1).await;
+        let (forget, path) = (json!({ "node": 3 }), "/admin/forget-node");
+        let world = scene.world.clone();
+        // First it is one of the founders, then one that has joined.
+        for _ in 0..2 {
+            let refused = scene.expect((1, 409), "POST", path, &[], &forget).await;
+            let message = refused.json()["message"].to_string();
+            assert!(message.contains("stop its process first"), "{message}");
+
+            scene.isolate(&[3]);
+            scene.expect((1, 200), "POST", path, &[], &forget).await;
+            world.wait("it to lose its votes", PATIENCE, || scene.vote(&[1, 2])).await;
+            world.network.heal();
+            scene.ends_by_itself(3, "has forgotten node 3").await;
+            world.boot(3);
+            scene.ends_by_itself(3, "has forgotten node 3").await;
+            let directory = world.node(1).expect("node 1 runs").directory().current();
+            assert!(directory.state().node(NodeId(3)).is_none(), "it is not known");
+
+            world.wipe(3);
+            world.boot(3);
+            world.wait("it to join", 2 * PATIENCE, || scene.vote(&[1, 2, 3])).await;
+            assert_eq!(scene.finds(3, "a").await, [200].into());
+        }
     });
 }
