@@ -118,6 +118,8 @@ pub(crate) struct NodeDescription {
     pub(crate) version: String,
     /// Its clock; none of a node alone.
     pub(crate) clock: Option<ClockStatus>,
+    /// True if it is about to stop, and hands away what it leads.
+    pub(crate) draining: bool,
     /// Its replicas.
     pub(crate) replicas: Vec<ReplicaDescription>,
 }

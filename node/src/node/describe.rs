@@ -83,6 +83,7 @@ impl Node {
             url: self.inner.url.clone(),
             version: env!("CARGO_PKG_VERSION").to_string(),
             clock: self.inner.quorum.as_ref().map(|clock| clock.status()),
+            draining: self.inner.draining.load(Ordering::SeqCst),
             replicas,
         }
     }

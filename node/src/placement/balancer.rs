@@ -173,7 +173,7 @@ fn is_led(nodes: &BTreeMap<NodeId, NodeDescription>, group: GroupId) -> bool {
     replicas.any(|replica| replica.group == group && replica.leader == Some(replica.replica))
 }
 
-/// The node that leads a group while a healthy, up-to-date preferred replica does not.
+/// The node that leads a group while a healthy, up-to-date preferred replica does not, whose node stays.
 fn transfer_from(
     nodes: &BTreeMap<NodeId, NodeDescription>,
     group: GroupId,
@@ -183,16 +183,18 @@ fn transfer_from(
         || nodes.values().flat_map(|node| &node.replicas).filter(|replica| replica.group == group);
     let leader = replicas().find(|replica| replica.leader == Some(replica.replica))?;
     let candidate = replicas().find(|replica| replica.replica == preferred)?;
+    let stays = nodes.get(&preferred.node).is_some_and(|node| !node.draining);
     let agrees = candidate.leader == Some(leader.replica) && candidate.stopped.is_none();
     let lag = leader.last.unwrap_or(0).saturating_sub(candidate.applied.unwrap_or(0));
     let votes = leader.voters.contains(&preferred);
-    let move_it = leader.replica != preferred && agrees && votes && lag <= LAG_ENTRIES_MAX;
-    move_it.then_some(leader.replica.node)
+    let can_lead = agrees && votes && lag <= LAG_ENTRIES_MAX;
+    (leader.replica != preferred && stays && can_lead).then_some(leader.replica.node)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::requests::ReplicaDescription;
 
     fn replica(node: u32) -> ReplicaId {
         ReplicaId { node: NodeId(node), incarnation: 0 }
@@ -200,6 +202,44 @@ mod tests {
 
     fn set(nodes: &[u32]) -> BTreeSet<ReplicaId> {
         nodes.iter().copied().map(replica).collect()
+    }
+
+    /// Two nodes with a replica each of a group that node 1 leads.
+    fn led_by_the_first() -> BTreeMap<NodeId, NodeDescription> {
+        let describe = |number: u32| ReplicaDescription {
+            group: GroupId(1),
+            replica: replica(number),
+            leader: Some(replica(1)),
+            term: 1,
+            last: Some(7),
+            applied: Some(7),
+            stored: None,
+            voters: set(&[1, 2]),
+            is_joint: false,
+            learners: BTreeSet::new(),
+            stopped: None,
+        };
+        let nodes = [1, 2].map(|number| {
+            let description = NodeDescription {
+                node: NodeId(number),
+                url: String::new(),
+                version: String::new(),
+                clock: None,
+                draining: false,
+                replicas: vec![describe(number)],
+            };
+            (NodeId(number), description)
+        });
+        nodes.into()
+    }
+
+    #[test]
+    fn leadership_goes_to_the_preferred_replica_unless_its_node_is_about_to_stop() {
+        let mut nodes = led_by_the_first();
+        assert_eq!(transfer_from(&nodes, GroupId(1), replica(2)), Some(NodeId(1)));
+        assert_eq!(transfer_from(&nodes, GroupId(1), replica(1)), None, "it leads already");
+        nodes.get_mut(&NodeId(2)).unwrap().draining = true;
+        assert_eq!(transfer_from(&nodes, GroupId(1), replica(2)), None);
     }
 
     #[test]

@@ -176,7 +176,8 @@ mod tests {
         let mut nodes = BTreeMap::new();
         for (node, replica) in answers {
             let (url, version) = (String::new(), String::new());
-            let empty = NodeDescription { node, url, version, clock: None, replicas: Vec::new() };
+            let (clock, draining, replicas) = (None, false, Vec::new());
+            let empty = NodeDescription { node, url, version, clock, draining, replicas };
             nodes.entry(node).or_insert(empty).replicas.push(replica);
         }
         nodes
