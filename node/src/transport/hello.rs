@@ -98,11 +98,6 @@ impl LocalIdentity {
         Self { node, directory, known: Arc::new(RwLock::new(known)) }
     }
 
-    /// This node.
-    pub(super) fn node(&self) -> NodeId {
-        self.node
-    }
-
     /// Learns which cluster this is.
     pub(crate) fn set_cluster(&self, cluster: ClusterId) {
         self.known.write().unwrap_or_else(PoisonError::into_inner).cluster = Some(cluster);
@@ -150,6 +145,22 @@ impl LocalIdentity {
                 Err(Refused::LostData { node: hello.node })
             }
             Channel::Raft(_) | Channel::Requests => Ok(channel),
+        }
+    }
+
+    /// True if a refusal shows that this node has lost the data it is known for. Who refuses may have an old copy
+    /// of the catalog: it is so if our own shows this directory, for none is registered again after another.
+    pub(super) fn has_lost_data(&self, refused: &Refused) -> bool {
+        match refused {
+            Refused::LostData { node } if *node == self.node => {
+                let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+                known.directories.get(node) != Some(&self.directory)
+            }
+            Refused::LostData { .. }
+            | Refused::Protocol { .. }
+            | Refused::Cluster
+            | Refused::AnotherNode { .. }
+            | Refused::Malformed => false,
         }
     }
 

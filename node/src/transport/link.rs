@@ -177,15 +177,8 @@ impl Connection {
 
     /// A node without the data it is known for must not go on: its votes would be lies.
     fn refused(&self, refused: &Refused) {
-        match refused {
-            Refused::LostData { node } if *node == self.identity.node() => {
-                supervisor::fault(&refused.to_string());
-            }
-            Refused::LostData { .. }
-            | Refused::Protocol { .. }
-            | Refused::Cluster
-            | Refused::AnotherNode { .. }
-            | Refused::Malformed => {}
+        if self.identity.has_lost_data(refused) {
+            supervisor::fault(&refused.to_string());
         }
     }
 

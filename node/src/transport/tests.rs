@@ -184,6 +184,21 @@ fn a_node_with_other_data_may_ask_but_not_vote() {
     assert!(identity.check(&known.hello(Channel::Raft(Lane::Append))).is_ok());
 }
 
+#[test]
+fn a_node_that_the_catalog_shows_here_has_not_lost_its_data_whatever_an_old_copy_says() {
+    let old_copy = LocalIdentity::new(NodeId(2), 2, Some(ClusterId(7)));
+    old_copy.set_directories(BTreeMap::from([(NodeId(1), 5)]));
+    let rebuilt = LocalIdentity::new(NodeId(1), 6, Some(ClusterId(7)));
+    let refused = old_copy.check(&rebuilt.hello(Channel::Raft(Lane::Control))).unwrap_err();
+    assert!(rebuilt.has_lost_data(&refused), "nothing shows that it was registered");
+    rebuilt.set_directories(BTreeMap::from([(NodeId(1), 5)]));
+    assert!(rebuilt.has_lost_data(&refused));
+    rebuilt.set_directories(BTreeMap::from([(NodeId(1), 6)]));
+    assert!(!rebuilt.has_lost_data(&refused));
+    let other = LocalIdentity::new(NodeId(3), 3, Some(ClusterId(7)));
+    assert!(!other.has_lost_data(&refused), "it is about another node");
+}
+
 #[tokio::test]
 async fn unknown_and_dead_nodes_are_unreachable_and_come_back() {
     let tasks = Tasks::new();
