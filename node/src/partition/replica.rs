@@ -274,6 +274,7 @@ impl Duties {
 }
 
 /// Brings a group's members nearer to what is wanted: new replicas follow first, and vote once they are able to.
+/// Nobody leaves for one that is not.
 async fn change_members(
     group: &Group<Partition>,
     wanted: &BTreeSet<ReplicaId>,
@@ -285,7 +286,8 @@ async fn change_members(
         group.add_learner(*replica).await?;
     }
     let voters = status.able_to_vote(wanted);
-    if !voters.is_empty() && !status.are_voters(&voters) {
+    let may_leave = voters == *wanted || voters.is_superset(&status.voters);
+    if may_leave && !status.are_voters(&voters) {
         info!(group = %group.group(), ?voters, "changing who votes");
         group.change_voters(voters).await?;
     }
