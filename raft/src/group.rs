@@ -23,6 +23,7 @@ use tracing::{debug, info};
 use crate::barriers::{Asker, Barriers, ask_with_heartbeats};
 use crate::check_quorum::CheckQuorum;
 use crate::clock::Instant;
+use crate::ending::{Ending, Stop};
 use crate::inquiries::{Inquirer, Inquiries};
 use crate::log_store::LogStore;
 use crate::network::Network;
@@ -241,6 +242,7 @@ struct Shared<M: Machine> {
     snapshots: SnapshotStore,
     durable: Durable,
     offers: Offers,
+    ending: Ending,
     /// Who leads, as far as this replica knows.
     server: openraft::alias::WatchReceiverOf<TypeConfig, ServerMetrics>,
     /// Held while a snapshot is installed; whoever asks again waits here.
@@ -266,7 +268,8 @@ impl<M: Machine> Group<M> {
     ) -> Result<Self, StartError> {
         let failed = |detail: String| StartError::Storage { group, detail };
         let machine = Arc::new(machine);
-        let snapshots = SnapshotStore::new(storage.snapshots.clone(), group);
+        let stop = Stop::default();
+        let snapshots = SnapshotStore::new(storage.snapshots.clone(), group, stop.clone());
         let resume = {
             let (snapshots, engine, machine) =
                 (snapshots.clone(), storage.engine.clone(), machine.clone());
@@ -277,8 +280,14 @@ impl<M: Machine> Group<M> {
             ResumeError::Lost(file) => StartError::LostSnapshot { group, node: replica.node, file },
         })?;
         let (durable, offers) = (Durable::default(), Offers::default());
-        let state_machine =
-            StateMachine::new(machine.clone(), storage.clone(), snapshots.clone(), durable.clone());
+        let (work, ending) = Ending::of_work(stop);
+        let state_machine = StateMachine::new(
+            machine.clone(),
+            storage.clone(),
+            snapshots.clone(),
+            durable.clone(),
+            work,
+        );
         let network = Network {
             transport: transport.clone(),
             group,
@@ -324,6 +333,7 @@ impl<M: Machine> Group<M> {
             snapshots,
             durable,
             offers,
+            ending,
             installing: Mutex::default(),
         };
         let handle = Self { shared: Arc::new(shared) };
@@ -570,27 +580,20 @@ impl<M: Machine> Group<M> {
         let _ = self.shared.raft.trigger().purge_log(upto.index).await;
     }
 
-    /// Stops the replica; its storage stays.
+    /// Stops the replica; its storage stays. Nothing changes it any more when this returns.
     pub async fn stop(&self) {
         self.shared.router.remove(self.shared.id);
         if let Err(error) = self.shared.raft.shutdown().await {
             debug!(group = %self.shared.id, %error, "the replica had stopped by itself");
         }
+        self.shared.ending.reach().await;
     }
 
     /// Stops the replica and removes everything storage holds of it.
     pub async fn remove(&self) -> io::Result<()> {
         self.stop().await;
-        self.shared.storage.wal.drop_group(self.shared.id)?;
-        let (engine, snapshots) =
-            (self.shared.storage.engine.clone(), self.shared.snapshots.clone());
-        let (group, ranges) = (self.shared.id, self.shared.machine.ranges());
-        let remove = move || {
-            let dropped = ephemeris_store::machine::drop_rows(&engine, group, ranges);
-            dropped.map_err(|fault| crate::state_machine::storage_error(&fault))?;
-            snapshots.clear()
-        };
-        self.shared.storage.executor.run(remove).await
+        let (snapshots, ranges) = (self.shared.snapshots.clone(), self.shared.machine.ranges());
+        self.shared.storage.remove_replica(snapshots, ranges).await
     }
 }
 
@@ -808,5 +811,7 @@ fn transfer_refused(error: &TransferLeaderError<TypeConfig>) -> TransferRefused 
     }
 }
 
+#[cfg(test)]
+mod removal;
 #[cfg(test)]
 mod tests;

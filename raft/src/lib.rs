@@ -20,6 +20,7 @@ mod brief;
 mod check_quorum;
 mod clock;
 pub mod disk;
+mod ending;
 mod gathering;
 mod group;
 mod inquiries;

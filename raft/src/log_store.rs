@@ -8,14 +8,13 @@ use ephemeris_store::ids::GroupId;
 use ephemeris_store::machine::LogId;
 use openraft::OptionalSend;
 use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
-use tokio::sync::oneshot;
 use tracing::{info, warn};
 
 use crate::types::{
     RaftEntry, RaftLogId, RaftVote, TypeConfig, from_raft_entry, from_raft_id, from_raft_vote,
     to_raft_entry, to_raft_id, to_raft_vote,
 };
-use crate::wal::Wal;
+use crate::wal::{self, Wal};
 
 /// About how many bytes of entries go into one append request.
 const APPEND_BYTES_TARGET: usize = 1 << 20;
@@ -107,13 +106,8 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     }
 
     async fn save_vote(&mut self, vote: &RaftVote) -> Result<(), io::Error> {
-        let (sender, receiver) = oneshot::channel();
-        let done = Box::new(move |result| {
-            // The receiver is gone only if the group is shutting down.
-            let _ = sender.send(result);
-        });
-        self.wal.save_vote(self.group, from_raft_vote(vote), done)?;
-        receiver.await.map_err(|_| io::Error::other("the log's writer has stopped"))?
+        let vote = from_raft_vote(vote);
+        wal::durable(|done| self.wal.save_vote(self.group, vote, done)).await
     }
 
     async fn save_committed(&mut self, committed: Option<RaftLogId>) -> Result<(), io::Error> {

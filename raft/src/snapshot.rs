@@ -26,6 +26,7 @@ use tracing::{info, warn};
 
 use crate::clock::{self, Instant};
 use crate::disk::{Disk, DiskFile};
+use crate::ending::Stop;
 use crate::state_machine::storage_error;
 
 /// About how many bytes of rows go into a chunk.
@@ -63,6 +64,7 @@ pub(crate) struct SnapshotStore {
     disk: Arc<dyn Disk>,
     group: GroupId,
     staging: Arc<Mutex<Staging>>,
+    stop: Stop,
 }
 
 #[derive(Default)]
@@ -83,8 +85,13 @@ struct Incoming {
 }
 
 impl SnapshotStore {
-    pub(crate) fn new(disk: Arc<dyn Disk>, group: GroupId) -> Self {
-        Self { disk, group, staging: Arc::default() }
+    pub(crate) fn new(disk: Arc<dyn Disk>, group: GroupId, stop: Stop) -> Self {
+        Self { disk, group, staging: Arc::default(), stop }
+    }
+
+    /// The group whose files these are.
+    pub(crate) fn group(&self) -> GroupId {
+        self.group
     }
 
     fn staging(&self) -> MutexGuard<'_, Staging> {
@@ -99,6 +106,7 @@ impl SnapshotStore {
     /// Prepares to receive a snapshot of this position; answers the chunk that is wanted next.
     pub(crate) fn begin(&self, position: Option<LogId>) -> Result<u32, StageError> {
         let mut staging = self.staging();
+        self.stop.check()?;
         if let Some(known) = staging.incoming.as_ref().filter(|known| known.position == position) {
             return Ok(known.next);
         }
@@ -141,6 +149,7 @@ impl SnapshotStore {
         bytes: &[u8],
     ) -> Result<u32, StageError> {
         let mut staging = self.staging();
+        self.stop.check()?;
         let incoming = staging.incoming.as_mut().filter(|known| known.position == position);
         let incoming = incoming.ok_or(StageError::Unknown)?;
         if number < incoming.next {
@@ -215,7 +224,10 @@ impl SnapshotStore {
         machine.unload();
         let begun = Installer::begin(engine.clone(), self.group, machine.ranges(), name);
         let mut installer = begun.map_err(|fault| storage_error(&fault))?;
-        read_chunks(file, |chunk| installer.write(chunk).map_err(|fault| storage_error(&fault)))?;
+        read_chunks(file, |chunk| {
+            self.stop.check()?;
+            installer.write(chunk).map_err(|fault| storage_error(&fault))
+        })?;
         let finished = installer.finish().and_then(|()| machine.reload());
         finished.map_err(|fault| storage_error(&fault))?;
         info!(group = %self.group, name, "installed a snapshot");
@@ -255,15 +267,19 @@ impl SnapshotStore {
         }
     }
 
-    /// Removes every staged file of the group.
-    pub(crate) fn clear(&self) -> io::Result<()> {
+    /// Removes every staged file of a group whose rows were removed. A replica that is being stopped stages none
+    /// after that.
+    pub(crate) fn clear(&self, engine: &dyn Engine) -> io::Result<()> {
+        let _nothing_is_staged_meanwhile = self.staging();
         let prefix = format!("{}-", self.group);
-        for name in self.disk.list()? {
-            if name.starts_with(&prefix) {
-                self.disk.remove(&name)?;
-            }
+        let mut names = self.disk.list()?;
+        names.retain(|name| name.starts_with(&prefix));
+        if names.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        // A marker that came back after a crash would not find its file.
+        engine.flush().map_err(|fault| storage_error(&fault))?;
+        names.iter().try_for_each(|name| self.disk.remove(name))
     }
 }
 
@@ -397,7 +413,7 @@ mod tests {
     impl Fixture {
         fn new() -> Self {
             let disk = MemoryDisk::new();
-            let store = SnapshotStore::new(Arc::new(disk.clone()), GROUP);
+            let store = SnapshotStore::new(Arc::new(disk.clone()), GROUP, Stop::default());
             let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
             let machine = Catalog::open(engine.clone()).unwrap();
             Self { disk, store, engine, machine }
@@ -453,7 +469,7 @@ mod tests {
         f.receive(FIRST);
         let name = f.store.staged(FIRST).unwrap();
         let opened = f.disk.open(&name).unwrap();
-        let gone = SnapshotStore::new(Arc::new(Vanishing(opened)), GROUP);
+        let gone = SnapshotStore::new(Arc::new(Vanishing(opened)), GROUP, Stop::default());
         gone.install(&f.engine, &f.machine, &name).unwrap();
         assert_eq!(f.machine.progress().applied, FIRST);
         f.resume().expect("no marker is left");
@@ -559,7 +575,7 @@ mod tests {
         let name = f.store.staged(FIRST).unwrap();
         f.interrupt(&name);
         f.disk.lose_power();
-        let store = SnapshotStore::new(Arc::new(f.disk.clone()), GROUP);
+        let store = SnapshotStore::new(Arc::new(f.disk.clone()), GROUP, Stop::default());
         store.resume(&f.engine, &f.machine).expect("the file is durable");
     }
 

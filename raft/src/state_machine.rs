@@ -19,6 +19,7 @@ use openraft::storage::{
 };
 
 use crate::clock;
+use crate::ending::Work;
 use crate::snapshot::SnapshotStore;
 use crate::storage::Storage;
 use crate::types::{
@@ -69,6 +70,7 @@ pub(crate) struct StateMachine<M> {
     storage: Storage,
     snapshots: SnapshotStore,
     durable: Durable,
+    work: Work,
 }
 
 impl<M: Machine> StateMachine<M> {
@@ -77,9 +79,10 @@ impl<M: Machine> StateMachine<M> {
         storage: Storage,
         snapshots: SnapshotStore,
         durable: Durable,
+        work: Work,
     ) -> Self {
         durable.set(machine.progress());
-        Self { machine, storage, snapshots, durable }
+        Self { machine, storage, snapshots, durable, work }
     }
 
     /// True if entries are applied so fast that it is not worth another thread.
@@ -166,6 +169,7 @@ impl<M: Machine> RaftStateMachine<TypeConfig> for StateMachine<M> {
     {
         let mut batches = entries.ready_chunks(APPLY_ENTRIES_MAX);
         while let Some(batch) = batches.next().await {
+            self.work.stop.check()?;
             let batch = batch
                 .into_iter()
                 .map(|entry| entry.map(|(entry, waiting)| (from_raft_entry(entry), waiting)))

@@ -1,12 +1,18 @@
 //! What all groups of a node share: engine, log, snapshot files, and threads that may block.
 
+use std::io;
 use std::sync::Arc;
 
-use ephemeris_store::engine::{Engine, Fault};
+use ephemeris_store::engine::{Engine, Fault, KeyRange};
+use ephemeris_store::ids::GroupId;
+use ephemeris_store::machine::drop_rows;
 
 use crate::brief::Turn;
 use crate::disk::Disk;
-use crate::wal::Wal;
+use crate::ending::Stop;
+use crate::snapshot::SnapshotStore;
+use crate::state_machine::storage_error;
+use crate::wal::{self, Wal};
 
 /// A node's storage. Clones share it.
 #[derive(Clone)]
@@ -63,6 +69,32 @@ impl Storage {
     pub async fn flush(&self) -> Result<(), Fault> {
         let engine = self.engine.clone();
         self.executor.run(move || engine.flush()).await
+    }
+
+    /// Removes what is left of a replica that does not run: its log, its snapshot files, and its rows, which are
+    /// in these ranges.
+    pub async fn remove_leftover(&self, group: GroupId, ranges: Vec<KeyRange>) -> io::Result<()> {
+        let snapshots = SnapshotStore::new(self.snapshots.clone(), group, Stop::default());
+        self.remove_replica(snapshots, ranges).await
+    }
+
+    /// The same, of a replica that has stopped.
+    ///
+    /// The engine may flush at any time. So the log is gone for good first: what was purged from it is nowhere
+    /// once the rows are gone, and nobody could go on with the rest.
+    pub(crate) async fn remove_replica(
+        &self,
+        snapshots: SnapshotStore,
+        ranges: Vec<KeyRange>,
+    ) -> io::Result<()> {
+        let group = snapshots.group();
+        wal::durable(|done| self.wal.drop_group(group, done)).await?;
+        let engine = self.engine.clone();
+        let remove = move || {
+            drop_rows(&engine, group, ranges).map_err(|fault| storage_error(&fault))?;
+            snapshots.clear(&*engine)
+        };
+        self.executor.run(remove).await
     }
 }
 

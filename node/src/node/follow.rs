@@ -1,14 +1,13 @@
 //! Following the catalog: replicas start and stop as it says, and it learns where this node is.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ephemeris_store::catalog::{CatalogCommand, CatalogState, ClusterId, Created, PartitionRecord};
-use ephemeris_store::engine::Fault;
 use ephemeris_store::ids::{GroupId, ReplicaId};
-use ephemeris_store::machine;
 use ephemeris_store::partition::{Partition, PartitionSpec};
 use rand::RngExt as _;
 use tracing::{debug, error, info};
@@ -187,26 +186,18 @@ impl Node {
             left |= keep;
             if !keep {
                 let spec = specs.iter().find(|spec| spec.group == group).copied();
-                if let Err(fault) = self.remove_leftover(group, spec).await {
-                    supervisor::fault(&fault.to_string());
+                if let Err(error) = self.remove_leftover(group, spec).await {
+                    supervisor::fault(&format!("a replica could not be removed: {error}"));
                 }
             }
         }
         left
     }
 
-    async fn remove_leftover(
-        &self,
-        group: GroupId,
-        spec: Option<PartitionSpec>,
-    ) -> Result<(), Fault> {
+    async fn remove_leftover(&self, group: GroupId, spec: Option<PartitionSpec>) -> io::Result<()> {
         info!(%group, "removing what is left of a replica");
-        let dropped = self.inner.storage.wal.drop_group(group);
-        dropped.map_err(|error| Fault::Engine(error.to_string()))?;
         let ranges = spec.map_or_else(Vec::new, |spec| Partition::ranges_of(&spec));
-        let engine = self.inner.storage.engine.clone();
-        let remove = move || machine::drop_rows(&engine, group, ranges);
-        self.inner.storage.executor.run(remove).await
+        self.inner.storage.remove_leftover(group, ranges).await
     }
 
     /// Makes the cluster know this node as it is, and gives a new cluster its identity; then this node

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use ephemeris_store::catalog::{Catalog, CatalogCommand, CatalogProposal};
 use ephemeris_store::codec;
-use ephemeris_store::engine::{Engine as _, MemoryEngine};
+use ephemeris_store::engine::{Engine as _, MemoryEngine, Read as _};
 use ephemeris_store::machine::Entry;
 use ephemeris_store::time::{ClockInterval, Millis};
 use tokio::time::{sleep, timeout};
@@ -146,6 +146,27 @@ fn a_deposed_leader_whose_snapshot_is_not_needed_learns_it() {
         assert!(own.term > 0);
         let deposed = Vote { term: own.term - 1, replica: 9, committed: true };
         assert_eq!(group.install_snapshot(deposed, &progress).await, Ok(own));
+    });
+}
+
+/// A log that came back after a crash would miss what was purged from it, and nobody could go on with the rest.
+#[test]
+fn a_replicas_log_is_gone_for_good_before_its_rows_go() {
+    simulate(1, async {
+        let (mut disks, sync_time) = (Disks::default(), SyncTime::from(Duration::from_millis(1)));
+        let group = disks.start(sync_time.clone()).await;
+        group.form(&[me()]).await.unwrap();
+        settle(&group).await;
+        let engine = disks.engine.clone();
+        let rows = || engine.scan(&ephemeris_store::machine::meta_range(GROUP)).count();
+        sync_time.set(Duration::from_secs(1));
+        let removing = tokio::task::spawn_local(async move { group.remove().await });
+        sleep(Duration::from_millis(500)).await;
+        assert_ne!(rows(), 0, "the log has not synced it");
+        removing.await.unwrap().unwrap();
+        assert_eq!(rows(), 0);
+        disks.log.lose_power();
+        assert_eq!(disks.open_log(sync_time).groups(), []);
     });
 }
 

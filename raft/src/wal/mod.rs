@@ -26,7 +26,7 @@ use bytes::Bytes;
 use ephemeris_store::ids::GroupId;
 use ephemeris_store::machine::LogId;
 use thiserror::Error;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
 use crate::brief;
 use crate::disk::{Disk, DiskFile};
@@ -37,6 +37,16 @@ pub use writer::{SyncTime, Writer};
 
 /// Called once with the fate of an operation, by whoever wrote it.
 pub type Callback = Box<dyn FnOnce(io::Result<()>) + Send>;
+
+/// Queues an operation, and waits until it is durable.
+pub async fn durable(queue: impl FnOnce(Callback) -> io::Result<()>) -> io::Result<()> {
+    let (sender, receiver) = oneshot::channel();
+    queue(Box::new(move |result| {
+        // The receiver is gone only if whoever waits is shutting down.
+        let _ = sender.send(result);
+    }))?;
+    receiver.await.map_err(|_| io::Error::other("the log's writer has stopped"))?
+}
 
 /// Sizes of the log.
 #[derive(Clone, Copy, Debug)]
@@ -178,7 +188,7 @@ enum Operation {
     Vote { group: GroupId, vote: Vote, done: Callback },
     Truncate { group: GroupId, after: Option<u64>, freed: Vec<Location> },
     Purge { group: GroupId, upto: LogId, freed: Vec<Location> },
-    Drop { group: GroupId, freed: Vec<Location> },
+    Drop { group: GroupId, freed: Vec<Location>, done: Callback },
     Close { done: Callback },
 }
 
@@ -281,11 +291,11 @@ impl Wal {
     }
 
     /// Forgets a group altogether.
-    pub fn drop_group(&self, group: GroupId) -> io::Result<()> {
+    pub fn drop_group(&self, group: GroupId, done: Callback) -> io::Result<()> {
         let mut inner = self.shared.usable()?;
         let freed = inner.index.drop_group(group);
         inner.committed.remove(&group);
-        self.shared.queue(inner, Operation::Drop { group, freed });
+        self.shared.queue(inner, Operation::Drop { group, freed, done });
         Ok(())
     }
 

@@ -193,7 +193,7 @@ fn a_dropped_group_leaves_nothing() {
     let log = Running::open(&disk).unwrap();
     log.append_range(GROUP, 0..10);
     log.vote(GROUP, 3);
-    log.wal.drop_group(GROUP).unwrap();
+    wait(|done| log.wal.drop_group(GROUP, done)).unwrap();
     log.append_range(OTHER, 0..1);
     log.close();
     let log = Running::open(&disk).unwrap();
@@ -660,7 +660,7 @@ proptest! {
                 }
                 Step::Drop { group } => {
                     model.remove(&group);
-                    log.wal.drop_group(GroupId(group)).unwrap();
+                    wait(|done| log.wal.drop_group(GroupId(group), done)).unwrap();
                 }
                 Step::Restart { lose_power } => {
                     // Operations without a callback are durable once a later one is.

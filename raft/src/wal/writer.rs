@@ -217,10 +217,11 @@ impl Writer {
                     self.batch.put(group, &Record::Purged(upto));
                     self.freed.extend(freed);
                 }
-                Operation::Drop { group, freed } => {
+                Operation::Drop { group, freed, done } => {
                     self.states.remove(&group);
                     self.batch.put(group, &Record::Dropped);
                     self.freed.extend(freed);
+                    self.waiting.push(done);
                 }
                 Operation::Close { done } => {
                     self.waiting.push(done);
@@ -435,8 +436,9 @@ impl Operation {
         match self {
             Operation::Append { done, .. }
             | Operation::Vote { done, .. }
+            | Operation::Drop { done, .. }
             | Operation::Close { done } => Some(done),
-            Operation::Truncate { .. } | Operation::Purge { .. } | Operation::Drop { .. } => None,
+            Operation::Truncate { .. } | Operation::Purge { .. } => None,
         }
     }
 }

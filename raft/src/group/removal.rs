@@ -1,0 +1,173 @@
+//! A replica that was removed writes nothing any more, whatever it was doing.
+
+use std::sync::{Mutex, mpsc};
+use std::thread;
+
+use ephemeris_store::catalog::{Catalog, CatalogCommand, CatalogProposal};
+use ephemeris_store::codec;
+use ephemeris_store::engine::{Fault, KeyRange, MemoryEngine, Read, Table};
+use ephemeris_store::machine::Entry;
+use ephemeris_store::time::{ClockInterval, Millis};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::*;
+use crate::disk::Disk as _;
+use crate::storage::Executor;
+use crate::testing::{MemoryDisk, MemoryNetwork};
+use crate::wal::{Wal, WalOptions};
+
+const GROUP: GroupId = GroupId::CATALOG;
+const ME: ReplicaId = ReplicaId { node: NodeId(1), incarnation: 0 };
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long something must not happen.
+const WHILE: Duration = Duration::from_millis(200);
+
+/// A machine that waits at a gate before it applies a command, and before its rows are replaced.
+struct Gated {
+    catalog: Catalog,
+    arrived: UnboundedSender<()>,
+    gate: Mutex<mpsc::Receiver<()>>,
+}
+
+impl Gated {
+    fn wait(&self) {
+        self.arrived.send(()).expect("the test waits for it");
+        let gate = self.gate.lock().expect("nobody panics here");
+        gate.recv_timeout(PATIENCE).expect("the test opens it");
+    }
+}
+
+impl Machine for Gated {
+    type Outcome = <Catalog as Machine>::Outcome;
+
+    fn progress(&self) -> Progress {
+        self.catalog.progress()
+    }
+    fn apply(&self, at: LogId, entry: Entry<'_>) -> Result<Option<Self::Outcome>, Fault> {
+        if matches!(entry, Entry::Command(_)) {
+            self.wait();
+        }
+        self.catalog.apply(at, entry)
+    }
+    fn ranges(&self) -> Vec<KeyRange> {
+        self.catalog.ranges()
+    }
+    fn view(&self) -> (Arc<dyn Read>, Progress) {
+        self.catalog.view()
+    }
+    fn unload(&self) {
+        self.wait();
+        self.catalog.unload();
+    }
+    fn reload(&self) -> Result<(), Fault> {
+        self.catalog.reload()
+    }
+}
+
+/// The only replica of a group, on threads.
+struct Fixture {
+    group: Group<Gated>,
+    engine: MemoryEngine,
+    snapshots: MemoryDisk,
+    arrived: UnboundedReceiver<()>,
+    gate: mpsc::Sender<()>,
+}
+
+impl Fixture {
+    async fn start() -> Self {
+        let (engine, snapshots) = (MemoryEngine::new(), MemoryDisk::new());
+        let (wal, writer) = Wal::open(Arc::new(MemoryDisk::new()), WalOptions::default()).unwrap();
+        thread::spawn(move || writer.run());
+        let storage = Storage {
+            engine: Arc::new(engine.clone()),
+            wal,
+            snapshots: Arc::new(snapshots.clone()),
+            executor: Executor::Threads,
+        };
+        let (arrived_sender, arrived) = unbounded_channel();
+        let (gate, gate_receiver) = mpsc::channel();
+        let machine = Gated {
+            catalog: Catalog::open(storage.engine.clone()).unwrap(),
+            arrived: arrived_sender,
+            gate: Mutex::new(gate_receiver),
+        };
+        let router = Router::new();
+        let transport = MemoryNetwork::new(1).connect(ME.node, router.clone());
+        let options = GroupOptions::default();
+        let started = Group::start(GROUP, ME, machine, storage, transport, router, &options);
+        Self { group: started.await.unwrap(), engine, snapshots, arrived, gate }
+    }
+
+    /// Waits until the machine is at work, removes the replica meanwhile, and lets the machine go on.
+    async fn remove_at_work(&mut self) {
+        timeout(PATIENCE, self.arrived.recv()).await.expect("it is at work");
+        let group = self.group.clone();
+        let mut removing: JoinHandle<_> = tokio::spawn(async move { group.remove().await });
+        assert!(timeout(WHILE, &mut removing).await.is_err(), "it waits for what is under way");
+        self.gate.send(()).unwrap();
+        let removed = timeout(PATIENCE, removing).await.expect("it ends");
+        removed.unwrap().unwrap();
+    }
+
+    fn assert_nothing_is_left(&mut self) {
+        assert!(self.arrived.try_recv().is_err(), "what was queued is left undone");
+        for table in Table::ALL {
+            let rows = self.engine.scan(&KeyRange::prefix(table, Vec::new())).count();
+            assert_eq!(rows, 0, "{}", table.name());
+        }
+        assert_eq!(self.snapshots.list().unwrap(), Vec::<String>::new());
+        assert!(self.group.shared.storage.wal.groups().is_empty());
+    }
+}
+
+fn on_threads(test: impl Future<Output = ()>) {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    runtime.worker_threads(2).enable_time().build().unwrap().block_on(test);
+}
+
+fn command() -> Vec<u8> {
+    let command = CatalogCommand::ForgetNode { node: NodeId(9) };
+    codec::encode(&CatalogProposal { now: ClockInterval::exact(Millis(1)), command })
+}
+
+#[test]
+fn entries_that_are_being_applied_leave_no_rows_behind() {
+    on_threads(async {
+        let mut f = Fixture::start().await;
+        f.group.form(&[ME]).await.unwrap();
+        let settled = async { while f.group.settle().await.is_err() {} };
+        timeout(PATIENCE, settled).await.expect("it leads");
+        for _ in 0..3 {
+            let group = f.group.clone();
+            tokio::spawn(async move { group.propose(command()).await });
+        }
+        f.remove_at_work().await;
+        f.assert_nothing_is_left();
+    });
+}
+
+#[test]
+fn a_snapshot_that_is_being_installed_leaves_no_rows_behind() {
+    on_threads(async {
+        let mut f = Fixture::start().await;
+        let leader = Catalog::open(Arc::new(MemoryEngine::new())).unwrap();
+        leader.apply(LogId { term: 1, index: 0 }, Entry::Blank).unwrap();
+        let progress = leader.progress();
+        let chunk = crate::snapshot::Offer::new(&leader, GROUP).chunk(0).unwrap().unwrap();
+        let snapshots = &f.group.shared.snapshots;
+        assert_eq!(snapshots.begin(progress.applied).unwrap(), 0);
+        snapshots.stage(progress.applied, 0, &chunk).unwrap();
+        let group = f.group.clone();
+        let vote = Vote { term: 1, replica: 2, committed: true };
+        let installing = tokio::spawn(async move { group.install_snapshot(vote, &progress).await });
+        f.remove_at_work().await;
+        assert!(installing.await.unwrap().is_err());
+        f.assert_nothing_is_left();
+        f.engine.crash();
+        f.assert_nothing_is_left();
+        let next = f.group.shared.snapshots.begin(None);
+        assert!(next.is_err(), "nor is another one received");
+    });
+}
