@@ -8,6 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::disk::RealDisk;
+use crate::log_store::LogStore;
 use crate::testing::MemoryDisk;
 use crate::types::Payload;
 
@@ -21,6 +22,11 @@ fn small() -> WalOptions {
 fn entry(term: u64, index: u64) -> LogEntry {
     let text = format!("command {term}.{index}");
     LogEntry { id: LogId { term, index }, payload: Payload::Command(Bytes::from(text)) }
+}
+
+fn long_entry(bytes: u64) -> LogEntry {
+    let command = vec![0; usize::try_from(bytes).unwrap()];
+    LogEntry { id: LogId { term: 1, index: 0 }, payload: Payload::Command(command.into()) }
 }
 
 /// Calls an operation and waits for its callback.
@@ -200,6 +206,44 @@ fn a_dropped_group_leaves_nothing() {
     assert_eq!(log.wal.groups(), [OTHER]);
     log.append_range(GROUP, 0..2);
     assert_eq!(range(&log.entries(GROUP)), Some((0, 1)));
+}
+
+/// What is purged says of entries that others stood in their place: once it is durable, they are void.
+#[test]
+fn a_segment_does_not_begin_with_what_follows_from_the_batch_behind() {
+    let at = |term, index| LogId { term, index };
+    let full = small().segment_bytes;
+    let mut begins_segments = false;
+    // One of these lengths leaves room for the states, and none for the batch.
+    for filler in (full - 1200..full - 400).step_by(16) {
+        for operations in 0.. {
+            let mut disk = MemoryDisk::new();
+            let log = Running::open(&disk).unwrap();
+            log.append(GROUP, (0..16).map(|index| entry(2, index)).collect());
+            log.append(OTHER, vec![long_entry(filler)]);
+            log.close();
+            let (wal, writer) = Wal::open(Arc::new(disk.clone()), small()).unwrap();
+            let segments = wal.stats().segments;
+            wal.truncate(GROUP, Some(at(2, 9))).unwrap();
+            wal.purge(GROUP, at(3, 10)).unwrap();
+            wal.close(Box::new(|_| ()));
+            disk.fail_after(operations);
+            let is_written = writer.run().is_ok();
+            begins_segments |= wal.stats().segments > segments;
+            disk.lose_power();
+            let log = Running::open(&disk).unwrap();
+            LogStore::new(log.wal.clone(), GROUP).follow(Some(at(3, 10))).unwrap();
+            let found = log.wal.bounds(GROUP);
+            let expected = LogBounds { purged: Some(at(3, 10)), last: Some(at(3, 10)) };
+            assert_eq!(found, expected, "{filler} bytes, {operations} operations");
+            log.append(GROUP, vec![entry(3, 11)]);
+            log.close();
+            if is_written {
+                break;
+            }
+        }
+    }
+    assert!(begins_segments);
 }
 
 #[test]
@@ -426,7 +470,7 @@ fn unfinished_segments() -> Vec<Vec<u8>> {
     let header = format::segment_header(2);
     let mut batch = format::BatchWriter::new();
     batch.put(GROUP, &format::Record::Vote(Vote { term: 3, replica: 1, committed: true }));
-    let batch = batch.finish(2, 3);
+    let batch = batch.finish(2, 2);
     let zeros = [0, 1, 63, 64, 65, 1000, 4096].map(|bytes| vec![0; bytes]);
     let parts_of_header = (1..=header.len()).map(|bytes| header[..bytes].to_vec());
     // Padded with up to seven zeros, which may be there already: with less missing it is whole.

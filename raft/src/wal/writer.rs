@@ -64,9 +64,12 @@ impl Position {
 pub struct Writer {
     shared: Arc<Shared>,
     position: Position,
-    /// What the log says of each group, to repeat it at the start of a segment.
+    /// What the log on disk says of each group, to repeat it at the start of a segment.
     states: BTreeMap<GroupId, State>,
     batch: BatchWriter,
+    /// What the open batch says of groups, in order. It may follow from the batch's other records, so it is
+    /// not repeated before these are written.
+    notes: Vec<(GroupId, Note)>,
     /// Entries in the open batch: where they will lie, relative to its start.
     placed: Vec<(GroupId, LogId, u32, u32)>,
     /// Places of entries that the open batch makes void.
@@ -80,6 +83,34 @@ struct State {
     vote: Option<Vote>,
     committed: Option<LogId>,
     purged: Option<LogId>,
+}
+
+/// A change of a group's state.
+#[derive(Clone, Copy)]
+enum Note {
+    Vote(Vote),
+    Committed(LogId),
+    Purged(LogId),
+    Dropped,
+}
+
+impl State {
+    fn notes(self) -> impl Iterator<Item = Note> {
+        let Self { vote, committed, purged } = self;
+        let vote = vote.map(Note::Vote).into_iter();
+        vote.chain(purged.map(Note::Purged)).chain(committed.map(Note::Committed))
+    }
+}
+
+impl Note {
+    fn record(self) -> Record {
+        match self {
+            Note::Vote(vote) => Record::Vote(vote),
+            Note::Committed(id) => Record::Committed(id),
+            Note::Purged(upto) => Record::Purged(upto),
+            Note::Dropped => Record::Dropped,
+        }
+    }
 }
 
 /// How long a simulated disk takes for a batch. Clones share it; it may change at any time.
@@ -129,6 +160,7 @@ impl Writer {
             position,
             states,
             batch: BatchWriter::new(),
+            notes: Vec::new(),
             placed: Vec::new(),
             freed: Vec::new(),
             waiting: Vec::new(),
@@ -203,8 +235,7 @@ impl Writer {
             match operation {
                 Operation::Append { group, entries, done } => self.append(group, entries, done)?,
                 Operation::Vote { group, vote, done } => {
-                    self.states.entry(group).or_default().vote = Some(vote);
-                    self.batch.put(group, &Record::Vote(vote));
+                    self.note(group, Note::Vote(vote));
                     self.waiting.push(done);
                 }
                 Operation::Truncate { group, after, freed } => {
@@ -212,14 +243,11 @@ impl Writer {
                     self.freed.extend(freed);
                 }
                 Operation::Purge { group, upto, freed } => {
-                    let state = self.states.entry(group).or_default();
-                    state.purged = state.purged.max(Some(upto));
-                    self.batch.put(group, &Record::Purged(upto));
+                    self.note(group, Note::Purged(upto));
                     self.freed.extend(freed);
                 }
                 Operation::Drop { group, freed, done } => {
-                    self.states.remove(&group);
-                    self.batch.put(group, &Record::Dropped);
+                    self.note(group, Note::Dropped);
                     self.freed.extend(freed);
                     self.waiting.push(done);
                 }
@@ -236,7 +264,6 @@ impl Writer {
     }
 
     fn append(&mut self, group: GroupId, entries: Vec<LogEntry>, done: Callback) -> io::Result<()> {
-        self.states.entry(group).or_default();
         for entry in entries {
             if self.batch.bytes() >= BATCH_BYTES_TARGET {
                 self.write_batch()?;
@@ -245,6 +272,11 @@ impl Writer {
         }
         self.waiting.push(done);
         Ok(())
+    }
+
+    fn note(&mut self, group: GroupId, note: Note) {
+        self.batch.put(group, &note.record());
+        self.notes.push((group, note));
     }
 
     fn put_entry(&mut self, group: GroupId, id: LogId, record: &Record) {
@@ -263,8 +295,7 @@ impl Writer {
                 .collect()
         };
         for (group, committed) in moved {
-            self.states.entry(group).or_default().committed = Some(committed);
-            self.batch.put(group, &Record::Committed(committed));
+            self.note(group, Note::Committed(committed));
         }
     }
 
@@ -286,8 +317,11 @@ impl Writer {
         Ok(())
     }
 
-    /// Notes where the batch's entries lie now, and which earlier ones it made void.
+    /// Notes what the log says now, where the batch's entries lie, and which earlier ones it made void.
     fn settle(&mut self, segment: u64, start: u64) {
+        for (group, note) in std::mem::take(&mut self.notes) {
+            self.follow(group, note);
+        }
         let mut inner = self.shared.lock();
         inner.stats.entries += self.placed.len() as u64;
         for (group, id, offset, bytes) in self.placed.drain(..) {
@@ -303,6 +337,19 @@ impl Writer {
         }
         inner.release(self.freed.drain(..));
         inner.index.shrink_cache(self.shared.options.cache_bytes);
+    }
+
+    /// Takes a change into what the log on disk says.
+    fn follow(&mut self, group: GroupId, note: Note) {
+        let state = self.states.entry(group).or_default();
+        match note {
+            Note::Vote(vote) => state.vote = Some(vote),
+            Note::Committed(id) => state.committed = Some(id),
+            Note::Purged(upto) => state.purged = state.purged.max(Some(upto)),
+            Note::Dropped => {
+                self.states.remove(&group);
+            }
+        }
     }
 
     /// Makes sure that a batch of `bytes` fits into the current segment.
@@ -349,14 +396,8 @@ impl Writer {
     fn repeat_states(&mut self) -> io::Result<()> {
         let mut batch = BatchWriter::new();
         for (group, state) in &self.states {
-            if let Some(vote) = state.vote {
-                batch.put(*group, &Record::Vote(vote));
-            }
-            if let Some(purged) = state.purged {
-                batch.put(*group, &Record::Purged(purged));
-            }
-            if let Some(committed) = state.committed {
-                batch.put(*group, &Record::Committed(committed));
+            for note in state.notes() {
+                batch.put(*group, &note.record());
             }
         }
         if batch.is_empty() {
