@@ -709,14 +709,14 @@ impl<M: Machine> Group<M> {
             Request::SnapshotBegin { progress } => {
                 let snapshots = self.shared.snapshots.clone();
                 let begin = move || snapshots.begin(progress.applied);
-                let next = self.shared.storage.executor.run(begin).await.map_err(text)?;
-                Ok(Response::SnapshotNext(next))
+                let received = self.shared.storage.executor.run(begin).await.map_err(text)?;
+                Ok(Response::SnapshotReceived(received))
             }
-            Request::SnapshotChunk { position, number, bytes } => {
+            Request::SnapshotChunk { position, received, bytes } => {
                 let snapshots = self.shared.snapshots.clone();
-                let stage = move || snapshots.stage(position, number, &bytes);
-                let next = self.shared.storage.executor.run(stage).await.map_err(text)?;
-                Ok(Response::SnapshotNext(next))
+                let stage = move || snapshots.stage(position, &received, &bytes);
+                let received = self.shared.storage.executor.run(stage).await.map_err(text)?;
+                Ok(Response::SnapshotReceived(received))
             }
             Request::SnapshotInstall { vote, progress } => {
                 let vote = self.install_snapshot(vote, &progress).await?;

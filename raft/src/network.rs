@@ -12,6 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use ephemeris_store::ids::{GroupId, ReplicaId};
 use ephemeris_store::machine::Machine;
+use ephemeris_store::snapshot::Received;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream};
 use futures_util::{FutureExt as _, Stream, StreamExt as _};
@@ -197,25 +198,16 @@ impl<M: Machine> Peer<M> {
     async fn send_snapshot(
         &self,
         vote: RaftVote,
-        offer: &mut Option<Offer>,
+        offer: &Offer,
     ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
-        let current = offer.as_mut().expect("an offer was just made");
-        let progress = current.progress.clone();
+        let progress = offer.progress.clone();
         let position = progress.applied;
         let begin = Request::SnapshotBegin { progress: progress.clone() };
-        let mut next = self.next_chunk(begin).await?;
-        if !current.reaches(next) {
-            *offer = None;
-            return Err(CallError::Protocol("the snapshot must be sent again".into()).into());
-        }
-        loop {
-            let made = self.make_chunk(offer.take(), next).await;
-            let (kept, bytes) =
-                made.map_err(|fault| StreamingError::from(CallError::Protocol(fault.to_string())))?;
-            *offer = Some(kept);
-            let Some(bytes) = bytes else { break };
-            let chunk = Request::SnapshotChunk { position, number: next, bytes };
-            next = self.next_chunk(chunk).await?;
+        let mut received = self.ask_received(begin).await?;
+        while !received.complete {
+            let bytes = self.make_chunk(offer, &received).await?;
+            let chunk = Request::SnapshotChunk { position, received, bytes };
+            received = self.ask_received(chunk).await?;
         }
         let install = Request::SnapshotInstall { vote: from_raft_vote(&vote), progress };
         Ok(SnapshotResponse::new(self.install(install).await?))
@@ -238,9 +230,9 @@ impl<M: Machine> Peer<M> {
         }
     }
 
-    async fn next_chunk(&self, request: Request) -> Result<u32, CallError> {
+    async fn ask_received(&self, request: Request) -> Result<Received, CallError> {
         match self.call(request, CHUNK_DEADLINE).await? {
-            Response::SnapshotNext(next) => Ok(next),
+            Response::SnapshotReceived(received) => Ok(received),
             other => Err(unexpected(&other)),
         }
     }
@@ -250,18 +242,11 @@ impl<M: Machine> Peer<M> {
         self.executor.run(move || Offer::new(&*machine, group)).await
     }
 
-    /// Reads the rows of a chunk on a blocking thread, and gives the offer back.
-    async fn make_chunk(
-        &self,
-        offer: Option<Offer>,
-        number: u32,
-    ) -> Result<(Offer, Option<Bytes>), ephemeris_store::engine::Fault> {
-        let mut offer = offer.expect("the offer is handed back and forth");
-        let make = move || {
-            let bytes = offer.chunk(number)?;
-            Ok((offer, bytes))
-        };
-        self.executor.run(make).await
+    /// Reads the rows of a chunk on a blocking thread.
+    async fn make_chunk(&self, offer: &Offer, received: &Received) -> Result<Bytes, CallError> {
+        let (offer, received) = (offer.clone(), received.clone());
+        let made = self.executor.run(move || offer.chunk(&received)).await;
+        made.map_err(|fault| CallError::Protocol(fault.to_string()))
     }
 }
 
@@ -354,18 +339,18 @@ impl<M: Machine> RaftNetworkV2<TypeConfig> for Peer<M> {
         // from before the mark will not do.
         let marked = mark.meta.last_log_id.map(from_raft_id);
         let kept = self.offers.take(receiver);
-        let mut offer = match kept.filter(|offer| offer.progress.applied >= marked) {
-            Some(offer) => Some(offer),
-            None => Some(self.new_offer().await),
+        let offer = match kept.filter(|offer| offer.progress.applied >= marked) {
+            Some(offer) => offer,
+            None => self.new_offer().await,
         };
-        let offered = offer.as_ref().and_then(|offer| offer.progress.applied);
+        let offered = offer.progress.applied;
         assert!(offered >= marked, "a snapshot holds at least what its mark says");
         let result = tokio::select! {
             biased;
             closed = cancel => Err(StreamingError::Closed(closed)),
-            result = self.send_snapshot(vote, &mut offer) => result,
+            result = self.send_snapshot(vote, &offer) => result,
         };
-        if let (Err(_), Some(offer)) = (&result, offer) {
+        if result.is_err() {
             self.offers.keep(receiver, offer);
         }
         result

@@ -1,15 +1,16 @@
 //! Snapshots on their way: sent chunk by chunk, staged in a file, installed when complete.
 //!
 //! 1. The leader takes a view of its machine and offers it: "my state after entry 7.1200".
-//! 2. The follower answers which chunk it wants: the first, or where a broken transfer ended.
-//! 3. Each chunk is checked and appended to a staging file; the last one is followed by a sync.
+//! 2. The follower answers what it has already: nothing, or what a broken transfer brought.
+//! 3. Each chunk holds the rows behind those, is checked and appended to a staging file; the last one is followed by a sync.
 //! 4. openraft installs the file: sync, marker, old rows out, new rows in, flush, marker away. The
 //!    machine shows nothing meanwhile.
 //!
 //! From step 4 on the file is all this replica has: nothing removes it before the marker is away.
 //!
-//! Replicas are identical after the same entry, so a transfer begun by one leader can be continued
-//! by the next, if it offers the same position.
+//! Replicas are identical after the same entry, but for garbage, and any part of that may be there or not. So a
+//! transfer begun by one leader can be continued by the next, if it offers the same position, behind the
+//! last row that arrived. Chunks are cut differently where there is other garbage: their numbers say nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -20,7 +21,7 @@ use bytes::Bytes;
 use ephemeris_store::engine::{Engine, Fault};
 use ephemeris_store::ids::GroupId;
 use ephemeris_store::machine::{LogId, Machine, Progress};
-use ephemeris_store::snapshot::{Chunk, Exporter, Installer};
+use ephemeris_store::snapshot::{Chunk, Exporter, Installer, Received};
 use thiserror::Error;
 use tracing::{info, warn};
 
@@ -39,8 +40,8 @@ const OFFER_KEPT: Duration = Duration::from_mins(1);
 /// Why a chunk was not taken.
 #[derive(Debug, Error)]
 pub(crate) enum StageError {
-    #[error("chunk {found} came, chunk {wanted} is wanted")]
-    OutOfOrder { wanted: u32, found: u32 },
+    #[error("chunk {found} came as chunk {wanted}")]
+    Misnumbered { wanted: u32, found: u32 },
     #[error("no snapshot at this position is being received")]
     Unknown,
     #[error(transparent)]
@@ -80,8 +81,7 @@ struct Incoming {
     name: String,
     file: Arc<dyn DiskFile>,
     offset: u64,
-    next: u32,
-    complete: bool,
+    received: Received,
 }
 
 impl SnapshotStore {
@@ -103,18 +103,18 @@ impl SnapshotStore {
         format!("{}-{term}-{index}.snapshot", self.group)
     }
 
-    /// Prepares to receive a snapshot of this position; answers the chunk that is wanted next.
-    pub(crate) fn begin(&self, position: Option<LogId>) -> Result<u32, StageError> {
+    /// Prepares to receive a snapshot of this position; answers what is here of it.
+    pub(crate) fn begin(&self, position: Option<LogId>) -> Result<Received, StageError> {
         let mut staging = self.staging();
         self.stop.check()?;
         if let Some(known) = staging.incoming.as_ref().filter(|known| known.position == position) {
-            return Ok(known.next);
+            return Ok(known.received.clone());
         }
         let name = self.file_name(position);
         let staged = self.take_up(position, name, &staging.held)?;
-        let next = staged.next;
+        let received = staged.received.clone();
         staging.incoming = Some(staged);
-        Ok(next)
+        Ok(received)
     }
 
     /// Goes on with a staging file that an earlier process left, or starts a new one. Files of other
@@ -132,40 +132,40 @@ impl SnapshotStore {
             }
         }
         if let Ok(file) = self.disk.open(&name) {
-            let (offset, next, complete) = read_chunks(&*file, |_| Ok(()))?;
-            info!(group = %self.group, next, "going on with a broken snapshot transfer");
-            return Ok(Incoming { position, name, file, offset, next, complete });
+            let (offset, received) = read_chunks(&*file, |_| Ok(()))?;
+            let chunks = received.chunks;
+            info!(group = %self.group, chunks, "going on with a broken snapshot transfer");
+            return Ok(Incoming { position, name, file, offset, received });
         }
         let file = self.disk.create(&name, 0)?;
         self.disk.sync_directory()?;
-        Ok(Incoming { position, name, file, offset: 0, next: 0, complete: false })
+        Ok(Incoming { position, name, file, offset: 0, received: Received::default() })
     }
 
-    /// Takes a chunk; answers the one that is wanted next.
+    /// Takes the chunk behind what was `received`, if no other has come meanwhile; answers what is here now.
     pub(crate) fn stage(
         &self,
         position: Option<LogId>,
-        number: u32,
+        received: &Received,
         bytes: &[u8],
-    ) -> Result<u32, StageError> {
+    ) -> Result<Received, StageError> {
         let mut staging = self.staging();
         self.stop.check()?;
         let incoming = staging.incoming.as_mut().filter(|known| known.position == position);
         let incoming = incoming.ok_or(StageError::Unknown)?;
-        if number < incoming.next {
-            return Ok(incoming.next);
+        if *received != incoming.received || incoming.received.complete {
+            return Ok(incoming.received.clone());
         }
         let chunk = Chunk::decode(bytes)?;
-        if number != incoming.next || chunk.number != number || incoming.complete {
-            return Err(StageError::OutOfOrder { wanted: incoming.next, found: number });
+        if chunk.number != received.chunks {
+            return Err(StageError::Misnumbered { wanted: received.chunks, found: chunk.number });
         }
         let length = u32::try_from(bytes.len()).expect("chunks stay far below 4 GiB");
         incoming.file.write_at(incoming.offset, &length.to_be_bytes())?;
         incoming.file.write_at(incoming.offset + LENGTH_BYTES as u64, bytes)?;
         incoming.offset += (LENGTH_BYTES + bytes.len()) as u64;
-        incoming.next += 1;
-        incoming.complete = chunk.last;
-        let next = incoming.next;
+        incoming.received.add(&chunk);
+        let received = incoming.received.clone();
         if chunk.last
             && let Err(error) = incoming.file.sync()
         {
@@ -173,7 +173,7 @@ impl SnapshotStore {
             staging.incoming = None;
             return Err(self.distrust(&name, error).into());
         }
-        Ok(next)
+        Ok(received)
     }
 
     /// Removes a file whose sync failed: the kernel may have dropped what it could not write, and
@@ -187,7 +187,7 @@ impl SnapshotStore {
     /// released.
     pub(crate) fn staged(&self, position: Option<LogId>) -> Option<String> {
         let mut staging = self.staging();
-        let ready = |known: &mut Incoming| known.position == position && known.complete;
+        let ready = |known: &mut Incoming| known.position == position && known.received.complete;
         let name = staging.incoming.take_if(ready)?.name;
         staging.held.insert(name.clone());
         Some(name)
@@ -261,7 +261,7 @@ impl SnapshotStore {
 
     fn is_complete(&self, name: &str) -> io::Result<bool> {
         match self.disk.open(name) {
-            Ok(file) => read_chunks(&*file, |_| Ok(())).map(|(_, _, complete)| complete),
+            Ok(file) => read_chunks(&*file, |_| Ok(())).map(|(_, received)| received.complete),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error),
         }
@@ -283,15 +283,14 @@ impl SnapshotStore {
     }
 }
 
-/// Reads the sound chunks of a staging file; returns where they end, the next number, and whether
-/// the last one was there.
+/// Reads the sound chunks of a staging file; returns where they end, and what was received with them.
 fn read_chunks(
     file: &dyn DiskFile,
     mut each: impl FnMut(Chunk) -> io::Result<()>,
-) -> io::Result<(u64, u32, bool)> {
-    let (mut offset, mut next, mut complete) = (0, 0, false);
+) -> io::Result<(u64, Received)> {
+    let (mut offset, mut received) = (0, Received::default());
     let length = file.length()?;
-    while !complete && offset + (LENGTH_BYTES as u64) < length {
+    while !received.complete && offset + (LENGTH_BYTES as u64) < length {
         let mut size = [0; LENGTH_BYTES];
         file.read_at(offset, &mut size)?;
         let size = u32::from_be_bytes(size);
@@ -302,53 +301,35 @@ fn read_chunks(
         let mut bytes = vec![0; size as usize];
         file.read_at(offset + LENGTH_BYTES as u64, &mut bytes)?;
         let Ok(chunk) = Chunk::decode(&bytes) else { break };
-        if chunk.number != next {
+        if chunk.number != received.chunks {
             break;
         }
-        (offset, next, complete) = (end, next + 1, chunk.last);
+        offset = end;
+        received.add(&chunk);
         each(chunk)?;
     }
-    Ok((offset, next, complete))
+    Ok((offset, received))
 }
 
-/// A view of a machine, being sent.
+/// A view of a machine, being sent. Clones share it.
+#[derive(Clone)]
 pub(crate) struct Offer {
     pub(crate) progress: Progress,
-    exporter: Exporter,
-    /// The chunk made last, kept in case it must be sent again.
-    last: Option<(u32, Bytes)>,
-    next: u32,
+    exporter: Arc<Exporter>,
+    chunk_bytes: usize,
 }
 
 impl Offer {
     pub(crate) fn new<M: Machine>(machine: &M, group: GroupId) -> Self {
         let (view, progress) = machine.view();
-        let exporter = Exporter::new(view, group, machine.ranges());
-        Self { progress, exporter, last: None, next: 0 }
+        let exporter = Arc::new(Exporter::new(view, group, machine.ranges()));
+        Self { progress, exporter, chunk_bytes: CHUNK_BYTES }
     }
 
-    /// The encoded chunk of this number; none behind the last. Going forward is cheap, going back
-    /// more than one chunk is not possible: make a new offer.
-    pub(crate) fn chunk(&mut self, number: u32) -> Result<Option<Bytes>, Fault> {
-        if let Some((last, bytes)) = &self.last
-            && *last == number
-        {
-            return Ok(Some(bytes.clone()));
-        }
-        while self.next <= number {
-            let Some(chunk) = self.exporter.next_chunk(CHUNK_BYTES)? else { return Ok(None) };
-            self.next += 1;
-            self.last = Some((chunk.number, Bytes::from(chunk.encode())));
-        }
-        match &self.last {
-            Some((last, bytes)) if *last == number => Ok(Some(bytes.clone())),
-            _ => Err(Fault::corrupt("snapshot", "the receiver went back too far")),
-        }
-    }
-
-    /// True if a transfer can go on at this chunk.
-    pub(crate) fn reaches(&self, number: u32) -> bool {
-        number >= self.next || self.last.as_ref().is_some_and(|(last, _)| *last == number)
+    /// The encoded chunk behind what was received.
+    pub(crate) fn chunk(&self, received: &Received) -> Result<Bytes, Fault> {
+        let chunk = self.exporter.chunk(received, self.chunk_bytes)?;
+        Ok(Bytes::from(chunk.encode()))
     }
 }
 
@@ -380,3 +361,5 @@ impl Offers {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod transfers;

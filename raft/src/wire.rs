@@ -4,6 +4,7 @@ use bytes::Bytes;
 use ephemeris_store::codec::{self, DecodeError};
 use ephemeris_store::ids::{GroupId, ReplicaId};
 use ephemeris_store::machine::{LogId, Progress};
+use ephemeris_store::snapshot::Received;
 use serde::{Deserialize, Serialize};
 
 use crate::types::{LogEntry, Vote};
@@ -62,13 +63,39 @@ pub(crate) struct Envelope {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
-    Append { vote: Vote, previous: Option<LogId>, entries: Vec<LogEntry>, committed: Option<LogId> },
-    Vote { vote: Vote, last: Option<LogId>, transfer: bool },
-    PreVote { vote: Vote, last: Option<LogId> },
-    TransferLeader { from: Vote, to: ReplicaId, last: Option<LogId> },
-    SnapshotBegin { progress: Progress },
-    SnapshotChunk { position: Option<LogId>, number: u32, bytes: Bytes },
-    SnapshotInstall { vote: Vote, progress: Progress },
+    Append {
+        vote: Vote,
+        previous: Option<LogId>,
+        entries: Vec<LogEntry>,
+        committed: Option<LogId>,
+    },
+    Vote {
+        vote: Vote,
+        last: Option<LogId>,
+        transfer: bool,
+    },
+    PreVote {
+        vote: Vote,
+        last: Option<LogId>,
+    },
+    TransferLeader {
+        from: Vote,
+        to: ReplicaId,
+        last: Option<LogId>,
+    },
+    SnapshotBegin {
+        progress: Progress,
+    },
+    /// A chunk, and what it was made to follow.
+    SnapshotChunk {
+        position: Option<LogId>,
+        received: Received,
+        bytes: Bytes,
+    },
+    SnapshotInstall {
+        vote: Vote,
+        progress: Progress,
+    },
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -80,8 +107,8 @@ pub(crate) enum Response {
         last: Option<LogId>,
     },
     TransferLeader(Result<(), TransferRefused>),
-    /// The next chunk the receiver wants.
-    SnapshotNext(u32),
+    /// What the receiver has of a snapshot.
+    SnapshotReceived(Received),
     SnapshotInstalled {
         vote: Vote,
     },

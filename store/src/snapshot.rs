@@ -1,7 +1,8 @@
 //! Snapshots: a machine's rows as checksummed chunks, and their installation on another replica.
 //!
 //! Export walks a consistent view in key order, so memory stays bounded and a broken transfer can go
-//! on behind any chunk. Installation is not one atomic step, so it leaves a durable marker first:
+//! on behind any row, also over another view of the same state: two of them differ in garbage, so the same
+//! chunk need not end at the same row. Installation is not one atomic step, so it leaves a durable marker first:
 //! whoever finds the marker after a crash starts the installation over.
 
 use std::sync::Arc;
@@ -38,6 +39,38 @@ pub struct ChunkRow {
     pub value: Vec<u8>,
 }
 
+/// How much of a snapshot its receiver has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Received {
+    /// So many chunks.
+    pub chunks: u32,
+    /// The last row in them.
+    pub last_row: Option<RowKey>,
+    /// True if nothing is missing.
+    pub complete: bool,
+}
+
+/// Names a row.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RowKey {
+    /// The table.
+    pub table: Table,
+    /// The key.
+    #[serde(with = "serde_bytes")]
+    pub key: Vec<u8>,
+}
+
+impl Received {
+    /// Counts the next chunk in.
+    pub fn add(&mut self, chunk: &Chunk) {
+        self.chunks += 1;
+        self.complete = chunk.last;
+        if let Some(ChunkRow { table, key, .. }) = chunk.rows.last() {
+            self.last_row = Some(RowKey { table: *table, key: key.clone() });
+        }
+    }
+}
+
 /// Bytes that are not a chunk.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("a snapshot chunk is damaged: {0}")]
@@ -69,47 +102,42 @@ impl Chunk {
 pub struct Exporter {
     view: Arc<dyn Read>,
     ranges: Vec<KeyRange>,
-    number: u32,
 }
 
 impl Exporter {
-    /// Exports the rows of `ranges` and the meta rows of `group`.
+    /// Exports the meta rows of `group` and the rows of `ranges`.
     pub fn new(view: Arc<dyn Read>, group: GroupId, ranges: Vec<KeyRange>) -> Self {
         let mut all = vec![machine::meta_range(group)];
         all.extend(ranges);
-        all.reverse();
-        Self { view, ranges: all, number: 0 }
+        Self { view, ranges: all }
     }
 
-    /// The next chunk of about so many bytes; none after the last.
-    pub fn next_chunk(&mut self, bytes_max: usize) -> Result<Option<Chunk>, Fault> {
-        if self.ranges.is_empty() {
-            return Ok(None);
-        }
-        let mut rows = Vec::new();
-        let mut bytes = 0;
-        while let Some(range) = self.ranges.pop() {
-            let mut rest = None;
+    /// The chunk behind what was received, of about so many bytes.
+    pub fn chunk(&self, received: &Received, bytes_max: usize) -> Result<Chunk, Fault> {
+        let (mut rows, mut bytes) = (Vec::new(), 0);
+        let number = received.chunks;
+        for range in self.ranges_behind(received.last_row.as_ref())? {
             for row in self.view.scan(&range) {
                 let (key, value) = row?;
-                if bytes >= bytes_max {
-                    let previous: &ChunkRow = rows.last().expect("bytes were counted for rows");
-                    let same_table = previous.table == range.table;
-                    let from = range.clone();
-                    rest = Some(if same_table { from.after(&previous.key) } else { from });
-                    break;
+                if bytes >= bytes_max && !rows.is_empty() {
+                    return Ok(Chunk { number, rows, last: false });
                 }
                 bytes += key.len() + value.len();
                 rows.push(ChunkRow { table: range.table, key, value });
             }
-            if let Some(rest) = rest {
-                self.ranges.push(rest);
-                break;
-            }
         }
-        let number = self.number;
-        self.number += 1;
-        Ok(Some(Chunk { number, rows, last: self.ranges.is_empty() }))
+        Ok(Chunk { number, rows, last: true })
+    }
+
+    fn ranges_behind(&self, last_row: Option<&RowKey>) -> Result<Vec<KeyRange>, Fault> {
+        let Some(RowKey { table, key }) = last_row else { return Ok(self.ranges.clone()) };
+        let holds = |range: &KeyRange| range.table == *table && range.contains(key);
+        let here = self.ranges.iter().position(holds);
+        let here =
+            here.ok_or_else(|| Fault::corrupt("snapshot", "the receiver has rows of another"))?;
+        let mut behind = self.ranges[here..].to_vec();
+        behind[0] = behind[0].clone().after(key);
+        Ok(behind)
     }
 }
 
@@ -220,8 +248,14 @@ mod tests {
     }
 
     fn export(engine: &MemoryEngine, bytes_max: usize) -> Vec<Chunk> {
-        let mut exporter = Exporter::new(engine.view(), GROUP, items());
-        std::iter::from_fn(|| exporter.next_chunk(bytes_max).unwrap()).collect()
+        let exporter = Exporter::new(engine.view(), GROUP, items());
+        let (mut received, mut chunks) = (Received::default(), Vec::new());
+        while !received.complete {
+            let chunk = exporter.chunk(&received, bytes_max).unwrap();
+            received.add(&chunk);
+            chunks.push(chunk);
+        }
+        chunks
     }
 
     fn install(engine: &MemoryEngine, chunks: Vec<Chunk>) -> Result<(), Fault> {

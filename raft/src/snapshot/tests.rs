@@ -17,10 +17,7 @@ const SECOND: Option<LogId> = Some(LogId { term: 1, index: 7 });
 fn last_chunk() -> Bytes {
     let replica = Catalog::open(Arc::new(MemoryEngine::new())).unwrap();
     replica.apply(LogId { term: 1, index: 0 }, Entry::Blank).unwrap();
-    let mut offer = Offer::new(&replica, GROUP);
-    let chunk = offer.chunk(0).unwrap().unwrap();
-    assert_eq!(offer.chunk(1).unwrap(), None);
-    chunk
+    Offer::new(&replica, GROUP).chunk(&Received::default()).unwrap()
 }
 
 struct Fixture {
@@ -41,8 +38,9 @@ impl Fixture {
 
     /// Receives what another replica has after one entry, as the snapshot of `position`.
     fn receive(&self, position: Option<LogId>) {
-        let next = self.store.begin(position).unwrap();
-        self.store.stage(position, next, &last_chunk()).unwrap();
+        let received = self.store.begin(position).unwrap();
+        let received = self.store.stage(position, &received, &last_chunk()).unwrap();
+        assert!(received.complete);
     }
 
     fn install(&self, name: &str) -> io::Result<()> {
@@ -188,10 +186,11 @@ fn a_file_whose_sync_failed_is_received_again() {
     let mut f = Fixture::new();
     f.disk.fail_next_sync();
     let bytes = last_chunk();
-    assert_eq!(f.store.begin(FIRST).unwrap(), 0);
-    assert!(f.store.stage(FIRST, 0, &bytes).is_err());
-    assert_eq!(f.store.begin(FIRST).unwrap(), 0, "nothing of it counts");
-    f.store.stage(FIRST, 0, &bytes).unwrap();
+    let nothing = Received::default();
+    assert_eq!(f.store.begin(FIRST).unwrap(), nothing);
+    assert!(f.store.stage(FIRST, &nothing, &bytes).is_err());
+    assert_eq!(f.store.begin(FIRST).unwrap(), nothing, "nothing of it counts");
+    f.store.stage(FIRST, &nothing, &bytes).unwrap();
     let name = f.store.staged(FIRST).unwrap();
     f.interrupt(&name);
     f.disk.lose_power();

@@ -150,6 +150,11 @@ impl KeyRange {
         self
     }
 
+    /// True if the key lies inside.
+    pub fn contains(&self, key: &[u8]) -> bool {
+        self.start.as_slice() <= key && self.end.as_ref().is_none_or(|end| key < end.as_slice())
+    }
+
     /// True if nothing can lie inside.
     pub fn is_empty(&self) -> bool {
         self.end.as_ref().is_some_and(|end| *end <= self.start)

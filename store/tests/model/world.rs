@@ -18,7 +18,7 @@ use ephemeris_store::machine::{self, Entry, LogId, Machine as _, Progress};
 use ephemeris_store::partition::{Partition, PartitionSpec, Retention};
 use ephemeris_store::partition_key::{KeyDefinition, KeyKind, PartitionKey, SlotRange};
 use ephemeris_store::patch::PatchRequest;
-use ephemeris_store::snapshot::{Chunk, Exporter, Installer};
+use ephemeris_store::snapshot::{Chunk, Exporter, Installer, Received};
 use ephemeris_store::time::{ClockInterval, Millis};
 use ephemeris_store::ttl::{PolicyEpoch, TimeToLive, TtlPolicy, Vouchers};
 
@@ -161,11 +161,15 @@ impl Replica {
         chunk_bytes: usize,
         crash_after: Option<usize>,
     ) {
-        let Snapshot { mut exporter, applied } = snapshot;
+        let Snapshot { exporter, applied } = snapshot;
         let (group, ranges) = (self.group(), self.partition.ranges());
-        let mut next =
-            || exporter.next_chunk(chunk_bytes).expect("the engine in memory does not fail");
-        let chunks: Vec<_> = std::iter::from_fn(|| next().map(|chunk| chunk.encode())).collect();
+        let (mut received, mut chunks) = (Received::default(), Vec::new());
+        while !received.complete {
+            let chunk = exporter.chunk(&received, chunk_bytes);
+            let chunk = chunk.expect("the engine in memory does not fail");
+            received.add(&chunk);
+            chunks.push(chunk.encode());
+        }
         let begin = |engine: &MemoryEngine| {
             Installer::begin(Arc::new(engine.clone()), group, ranges.clone(), "snapshot")
                 .expect("the engine in memory does not fail")
