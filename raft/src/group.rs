@@ -510,6 +510,15 @@ impl<M: Machine> Group<M> {
         }
     }
 
+    /// Replicas that belong to the group, by the list of members that is committed, or by the one in effect: that
+    /// one may still be undone.
+    pub fn members(&self) -> BTreeSet<ReplicaId> {
+        let metrics = self.shared.raft.metrics().borrow_watched().clone();
+        let lists = [&metrics.committed_membership_config, &metrics.membership_config];
+        let members = lists.into_iter().flat_map(|list| list.nodes());
+        members.map(|(replica, ())| *replica).collect()
+    }
+
     /// Waits until the replica has stopped; returns why. If nobody called `stop`, storage has failed or
     /// an invariant is broken.
     pub async fn stopped(&self) -> String {

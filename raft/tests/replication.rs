@@ -556,6 +556,32 @@ fn a_new_replica_is_able_to_vote_once_it_has_caught_up() {
     });
 }
 
+/// Its data is removed once it is told that it is none.
+#[test]
+fn a_replica_is_a_member_until_its_removal_is_committed() {
+    for_seeds(async |seed| {
+        let mut cluster = Cluster::start(3, seed).await;
+        let old = cluster.wait_for_leader().await;
+        let group = cluster.node(old).group().clone();
+        cluster.add(4).await;
+        group.add_learner(replica(4)).await.unwrap();
+        cluster.network.isolate(NodeId(old));
+        let learner = BTreeSet::from([replica(4)]);
+        let removing = timeout(Duration::from_millis(100), group.remove_learners(learner.clone()));
+        assert!(removing.await.is_err(), "it is not committed");
+        assert_eq!(group.status().learners, BTreeSet::new(), "it is in effect");
+        assert_eq!(group.members(), (1..=4).map(replica).collect());
+        let another = async || cluster.leader().filter(|leader| *leader != old);
+        cluster.wait_until("another leader", another).await;
+        cluster.network.heal();
+        cluster.wait_for_agreement().await;
+        assert_eq!(group.members(), (1..=4).map(replica).collect(), "it is undone");
+        let group = cluster.node(cluster.wait_for_leader().await).group();
+        group.remove_learners(learner).await.unwrap();
+        assert_eq!(group.members(), (1..=3).map(replica).collect());
+    });
+}
+
 #[test]
 fn a_change_of_voters_that_a_dead_leader_began_can_be_told_and_finished() {
     for_seeds(async |seed| {

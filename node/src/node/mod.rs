@@ -291,11 +291,11 @@ impl Node {
     /// The members of a group this node leads.
     pub(crate) fn members(&self, group: GroupId) -> Result<BTreeSet<ReplicaId>, PartitionError> {
         let local = self.local_partition(group).ok_or(PartitionError::NotHere)?;
-        let status = local.group().status();
-        if !status.leadership.is_me {
-            return Err(PartitionError::NotLeader { leader: status.leadership.leader });
+        let leadership = local.group().leadership();
+        if !leadership.is_me {
+            return Err(PartitionError::NotLeader { leader: leadership.leader });
         }
-        Ok(status.voters.union(&status.learners).copied().collect())
+        Ok(local.group().members())
     }
 
     /// Hands leadership of a group over, if this node has it.
