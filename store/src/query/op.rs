@@ -24,8 +24,8 @@ pub(super) enum Op {
     Path(Path),
     /// A computed property of the item.
     Computed(Box<Computed>),
-    /// What lies below a computed value.
-    Step(Box<Op>, Step),
+    /// What lies below a computed value. All steps at once: a text may have thousands of them.
+    Steps(Box<Op>, Vec<Step>),
     /// An operator before its operand.
     Unary(UnaryOp, Box<Op>),
     /// An operator between its operands; never AND or OR.
@@ -185,7 +185,7 @@ impl Op {
         match self {
             Op::Constant(_) | Op::Path(_) | Op::DocumentId => {}
             Op::Computed(computed) => computed.body.visit(see),
-            Op::Step(one, _) | Op::Unary(_, one) | Op::Like(one, _) => one.visit(see),
+            Op::Steps(one, _) | Op::Unary(_, one) | Op::Like(one, _) => one.visit(see),
             Op::Binary(_, left, right) | Op::LikeComputed(left, right, _) => {
                 left.visit(see);
                 right.visit(see);

@@ -52,30 +52,63 @@ fn nesting_is_limited() {
 #[test]
 fn the_deepest_query_needs_little_stack() {
     let nested = |open: &str, close: &str, levels: usize| {
-        format!("{}c.a{}", open.repeat(levels), close.repeat(levels))
+        format!("SELECT VALUE {}c.a{} FROM c", open.repeat(levels), close.repeat(levels))
     };
+    let long = |expr: String| format!("SELECT VALUE {expr} FROM c");
     let texts = [
         nested("(", ")", 190),
         nested("[", "]", 190),
         nested("1 + (c.a OR (NOT ", "))", 45),
+        nested("c.a OR c.a + (", ")", 95),
         nested("(1 * 2 IN (3, ", "))", 60),
         nested("{a: c.x ? 1 : ", "}", 90),
         nested("(SELECT VALUE ", ")", 60),
         nested("ARRAY(SELECT VALUE x + 1 FROM x IN c.l WHERE EXISTS(SELECT VALUE ", "))", 30),
         nested("IS_DEFINED(", ")", 190),
-        vec!["c.a.b"; 1900].join(" + "),
-        vec!["c.a.b"; 1900].join(" OR "),
-        format!("c{}", ".a".repeat(1900)),
+        long(vec!["c.a.b"; 1900].join(" + ")),
+        long(vec!["c.a.b"; 1900].join(" OR ")),
+        long(format!("c{}", ".a".repeat(1900))),
+        long(format!("[c.a]{}", ".a".repeat(1900))),
+        format!("SELECT c.a FROM c WHERE c{} = 1", ".a".repeat(1900)),
+        format!("SELECT COUNT(1) FROM c GROUP BY {}", vec!["c.a.b"; 1900].join(" + ")),
+        format!("SELECT COUNT(1){} FROM c", " + 1".repeat(1900)),
+        format!("SELECT * FROM {}c{}", "(SELECT * FROM ".repeat(190), ")".repeat(190)),
+        format!(
+            "SELECT * FROM {}x IN c.l{}",
+            "x IN (SELECT VALUE [x] FROM ".repeat(190),
+            ")".repeat(190)
+        ),
     ];
-    let run = move || {
+    with_little_stack(move || {
         let item = Value::from_json(br#"{"a":1,"l":[1,2]}"#).unwrap();
         for text in texts {
-            let query = compile(&format!("SELECT VALUE {text} FROM c"))
-                .unwrap_or_else(|error| panic!("{text}: {error}"));
+            let shown = &text[..100.min(text.len())];
+            let query = compile(&text).unwrap_or_else(|error| panic!("{shown}: {error}"));
             let run = Run::new(functions::Moment::new(Millis(0), Millis(0), 0));
             query.select(std::iter::once((ItemNumber(0), item.clone())), &run).unwrap();
         }
-    };
+    });
+}
+
+#[test]
+fn a_query_nested_too_deep_is_refused_on_little_stack() {
+    let texts = [
+        "1??1 OR 1 AND 1 BETWEEN 1||1|1^1&1=1<1<<1+1*f(",
+        "1??1 OR 1 AND 1||1|1^1&1=1<1<<1+1*(",
+        "1 OR NOT 1 LIKE (",
+        "-(",
+    ];
+    with_little_stack(move || {
+        for text in texts {
+            for levels in [60, 199, 5000] {
+                let text = format!("SELECT VALUE {} FROM c", text.repeat(levels));
+                assert!(compile(&text).is_err());
+            }
+        }
+    });
+}
+
+fn with_little_stack(run: impl FnOnce() + Send + 'static) {
     std::thread::Builder::new().stack_size(1 << 20).spawn(run).unwrap().join().unwrap();
 }
 

@@ -179,7 +179,10 @@ impl<'q> Compiler<'q> {
             path.steps.extend(steps);
             return Op::Path(path);
         }
-        steps.into_iter().fold(base, |inner, step| self.fold(Op::Step(Box::new(inner), step)))
+        if steps.is_empty() {
+            return base;
+        }
+        self.fold(Op::Steps(Box::new(base), steps))
     }
 
     /// The step of `[i]`; none if it leads nowhere.

@@ -37,7 +37,7 @@ impl Op {
             Op::Constant(value) => Cow::Borrowed(value),
             Op::Path(path) => Cow::Borrowed(path.follow(row)),
             Op::Computed(computed) => run.compute(|| computed.body.evaluate(row, run)),
-            Op::Step(inner, step) => step_into(inner.evaluate(row, run), step),
+            Op::Steps(inner, steps) => steps.iter().fold(inner.evaluate(row, run), step_into),
             Op::Unary(operator, operand) => {
                 Cow::Owned(unary(*operator, &operand.evaluate(row, run)))
             }

@@ -1,6 +1,6 @@
 //! Expressions, from the loosest operators to the tightest.
 
-use super::{Height, Parser, Result, Tall};
+use super::{Height, OPERANDS_OPEN_MAX, Parser, Result, Tall, too_deep};
 use crate::query::ast::{BinaryOp, Expr, ExprKind, Literal, SubqueryKind, UnaryOp};
 use crate::query::error::Span;
 use crate::query::lexer::TokenKind;
@@ -61,6 +61,16 @@ impl Parser<'_> {
     ///
     /// One function for all levels, not one for each: the stack grows with what is nested only.
     fn operators(&mut self, loosest: u8) -> Result<Tall> {
+        if self.operands_open >= OPERANDS_OPEN_MAX {
+            return Err(too_deep(self.span()));
+        }
+        self.operands_open += 1;
+        let result = self.joined_operands(loosest);
+        self.operands_open -= 1;
+        result
+    }
+
+    fn joined_operands(&mut self, loosest: u8) -> Result<Tall> {
         let mut left = self.unary()?;
         let mut tightest = u8::MAX;
         loop {

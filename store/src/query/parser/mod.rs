@@ -16,6 +16,9 @@ use super::lexer::{Token, TokenKind, tokenize};
 const LEVELS_MAX: u32 = 200;
 /// How many operators or path steps may follow each other: bounds the stack when a tree is dropped.
 const CHAIN_MAX: u32 = 2_000;
+/// How many right operands may be open while they are read: within one level of brackets each tighter
+/// operator opens another. Bounds the parser's own stack.
+const OPERANDS_OPEN_MAX: u32 = 600;
 
 type Result<T> = std::result::Result<T, QueryError>;
 
@@ -26,7 +29,7 @@ pub fn parse(text: &str) -> Result<Query> {
         return Err(QueryError::Plain(message));
     }
     let tokens = tokenize(text)?;
-    let mut parser = Parser { text, tokens, next: 0, depth: 0 };
+    let mut parser = Parser { text, tokens, next: 0, depth: 0, operands_open: 0 };
     let query = parser.query(&mut Height::default())?;
     if *parser.peek() == TokenKind::End { Ok(query) } else { parser.unexpected() }
 }
@@ -37,6 +40,8 @@ struct Parser<'t> {
     next: usize,
     /// Brackets and operators before operands that are open here.
     depth: u32,
+    /// Calls of `operators` that are under way.
+    operands_open: u32,
 }
 
 /// How tall a tree is.
