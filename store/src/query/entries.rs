@@ -74,8 +74,11 @@ impl Pager<'_> {
                         }
                         continue;
                     }
-                    if self.is_page_full()? {
-                        return Ok(last.map(Resume::Entry));
+                    // Without a place to go on from the page goes on itself, by one item at least.
+                    if self.is_page_full()?
+                        && let Some(last) = last.take()
+                    {
+                        return Ok(Some(Resume::Entry(last)));
                     }
                     let is_begun = |start: &&EntryPlace| {
                         start.number == number && start.value == value.as_bytes()
