@@ -37,16 +37,21 @@ impl LikePattern {
     pub(super) fn new(pattern: &str, escape: Option<char>) -> Self {
         let mut pieces = Vec::new();
         let mut chars = pattern.chars().peekable();
+        // Once a set had no end, no later one has: none is looked for, or each would be up to the end.
+        let mut may_end = true;
         while let Some(c) = chars.next() {
             let piece = match c {
                 // Behind the escape character everything is itself, and so is that one at the end.
                 c if Some(c) == escape => Piece::Exactly(chars.next().unwrap_or(c)),
                 '%' => Piece::AnyRun,
                 '_' => Piece::AnyOne,
-                '[' => match read_set(&mut chars, escape) {
+                '[' if may_end => match read_set(&mut chars, escape) {
                     Some(set) => set,
                     // Without its end it is a character like any other.
-                    None => Piece::Exactly('['),
+                    None => {
+                        may_end = false;
+                        Piece::Exactly('[')
+                    }
                 },
                 c => Piece::Exactly(c),
             };
@@ -228,6 +233,13 @@ mod tests {
         });
         assert_eq!(stopped, None);
         assert!(spent < 110_000);
+    }
+
+    #[test]
+    fn a_million_sets_without_an_end_are_read_once() {
+        let brackets = "[".repeat(1 << 20);
+        assert!(like(&brackets, &brackets, None));
+        assert!(like(&format!("x{brackets}"), &format!("[wx]{brackets}"), None));
     }
 
     /// One character at a time, trying everything.
