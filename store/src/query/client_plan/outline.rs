@@ -8,7 +8,6 @@ use crate::query::compile::tree::{Then, visit};
 use crate::query::compiled::{CompiledQuery, Window};
 use crate::query::error::QueryError;
 use crate::query::names::select_names;
-use crate::query::op;
 
 /// A query that compiles, and how its rows are merged.
 #[derive(Debug)]
@@ -50,7 +49,6 @@ impl<'q> Outline<'q> {
             let message = "Compositions of aggregates and other expressions are not allowed.";
             return Err(QueryError::Plain(message.to_string()));
         }
-        check_source(query, compiled)?;
         let (distinct, columns) = (distinct_type(query), Columns::of(query));
         Ok(Self { query, distinct, window: compiled.window, columns })
     }
@@ -128,23 +126,6 @@ impl<'q> Column<'q> {
             Column::Plain(_) => None,
             Column::Aggregate { kind, .. } => Some(*kind),
         }
-    }
-}
-
-/// A subquery that brings rows of the container together would have to be merged by itself.
-fn check_source(query: &Query, compiled: &CompiledQuery) -> Result<(), QueryError> {
-    let Some(Collection::Subquery(inner)) = query.from.first().map(|first| &first.collection)
-    else {
-        return Ok(());
-    };
-    match compiled.block.sources.first() {
-        Some(op::Source::Rows(block) | op::Source::RowElements(block))
-            if block.distinct || block.grouping.is_some() =>
-        {
-            let what = "A plan for DISTINCT, GROUP BY or an aggregate in FROM";
-            Err(QueryError::unsupported(what, inner.span))
-        }
-        _ => Ok(()),
     }
 }
 

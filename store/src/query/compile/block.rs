@@ -5,7 +5,7 @@ use super::super::compiled::SortOrder;
 use super::super::error::{QueryError, Span};
 use super::super::op::{Block, Op, RowsTo};
 use super::super::value::Value;
-use super::Compiler;
+use super::{Compiler, Purity};
 use crate::indexing::IndexRules;
 
 /// What a subquery's WHERE is to be.
@@ -23,6 +23,9 @@ impl<'q> Compiler<'q> {
         query: &'q Query,
         index: &IndexRules,
     ) -> (Block, Vec<SortOrder>) {
+        if self.purity == Purity::Any {
+            self.refuse_gathering(query);
+        }
         let mut order = Vec::new();
         let block = self.block(query, Condition::AsWritten, &mut |compiler, grouped| {
             order = compiler.order(query, index, grouped);

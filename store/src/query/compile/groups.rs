@@ -131,6 +131,11 @@ fn as_aggregate(expr: &Expr) -> Option<AggregateCall<'_>> {
     AggregateKind::named(name).map(|kind| AggregateCall { kind, args, whole: expr })
 }
 
+/// True if rows become one result, or one for each group.
+pub(super) fn has_aggregates(select: &Select) -> bool {
+    !aggregate_calls(select).is_empty()
+}
+
 /// The aggregates of a select list, those inside others left out.
 fn aggregate_calls(select: &Select) -> Vec<AggregateCall<'_>> {
     let mut calls = Vec::new();

@@ -4,6 +4,7 @@ use super::super::ast::{Collection, PathStep, Query, Source as SourceTree};
 use super::super::error::{QueryError, Span};
 use super::super::lexer::tokenize;
 use super::super::op::{Op, Path, ROOT, Source, Step};
+use super::groups::has_aggregates;
 use super::{Compiler, JOINS_MAX};
 
 impl<'q> Compiler<'q> {
@@ -40,6 +41,24 @@ impl<'q> Compiler<'q> {
             let span = query.from[JOINS_MAX - known + 1].span;
             let message = format!("The query has more than the maximum of {JOINS_MAX} JOINs.");
             self.errors.push(QueryError::at(message, span));
+        }
+    }
+
+    /// Refuses what would bring together rows of all items, where FROM begins with it: sources are
+    /// walked item by item. Of a JOIN it brings together what is in the item, and is right.
+    pub(super) fn refuse_gathering(&mut self, outermost: &'q Query) {
+        let mut query = outermost;
+        while let Some(Collection::Subquery(inner)) = query.from.first().map(|one| &one.collection)
+        {
+            query = inner;
+            if query.distinct.is_some()
+                || !query.group_by.is_empty()
+                || has_aggregates(&query.select)
+            {
+                let what = "DISTINCT, GROUP BY or an aggregate in a subquery that FROM begins with";
+                self.errors.push(QueryError::unsupported(what, query.span));
+                return;
+            }
         }
     }
 
