@@ -306,8 +306,13 @@ fn put_characters(key: &mut Vec<u8>, text: &str) {
 
 /// What the encodings of all text that begins like this begin with.
 pub(super) fn text_beginning(prefix: &str) -> Vec<u8> {
+    let kept = kept(prefix);
     let mut key = vec![TEXT];
-    put_characters(&mut key, kept(prefix));
+    put_characters(&mut key, kept);
+    if kept.len() < prefix.len() {
+        // All of them are cut, too: a text that is no longer than what is kept is none of them.
+        key.extend_from_slice(&[ESCAPE, CUT]);
+    }
     key
 }
 

@@ -229,6 +229,7 @@ fn text() -> impl Strategy<Value = String> {
     prop_oneof![
         "[xy]{0,3}".prop_map(String::from),
         "[xy]{0,2}".prop_map(|end| format!("{}{end}", "x".repeat(130))),
+        Just("x".repeat(100)),
     ]
 }
 
@@ -291,6 +292,23 @@ proptest! {
         let found = World::new(&policy, &items, 1).pages(&query, limits).concat();
         let expected = World::unindexed(&policy, &items, 1).rows(&query);
         prop_assert_eq!(found, expected);
+    }
+}
+
+/// Of a beginning that is longer than what an index keeps.
+#[test]
+fn a_text_is_not_found_by_a_beginning_that_it_only_begins() {
+    let text = |length| json!({ "s": "x".repeat(length) });
+    let items: Vec<Value> = [99, 100, 101, 149, 150, 151].into_iter().map(text).collect();
+    let world = World::new(&json!({}), &items, 1);
+    for (length, count) in [(99, "6"), (100, "5"), (101, "4"), (150, "2"), (152, "0")] {
+        let beginning = "x".repeat(length);
+        for filter in
+            [format!("STARTSWITH(c.s, '{beginning}')"), format!("c.s LIKE '{beginning}%'")]
+        {
+            let query = format!("SELECT VALUE COUNT(1) FROM c WHERE {filter}");
+            assert_eq!(world.rows(&query), [count], "{length}");
+        }
     }
 }
 
