@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use super::ast::{BinaryOp, Collection, Expr, ExprKind, Literal, Query, Select, UnaryOp};
+use super::ast::{BinaryOp, Collection, Expr, ExprKind, Literal, Query, UnaryOp};
 use super::compile::{Setting, compile_over_item};
 use super::evaluate::Row;
 use super::functions::Metric;
@@ -279,19 +279,6 @@ fn brought_together(found: Vec<Condition>) -> Vec<Condition> {
         }
     }
     apart
-}
-
-/// True if what a query is sorted by is part of what it selects, so that equal rows are neighbours.
-pub(super) fn selects_order(query: &Query, parameters: &Parameters) -> bool {
-    let Some(root) = root_of(query) else { return false };
-    let reader = Reader { root, parameters, metric: Metric::default() };
-    let selected: Vec<Option<Vec<Step>>> = match &query.select {
-        Select::Star(_) => return true,
-        Select::Value(expr) => vec![reader.path(expr)],
-        Select::List(items) => items.iter().map(|item| reader.path(&item.expr)).collect(),
-    };
-    let is_selected = |path: &Vec<Step>| selected.iter().flatten().any(|one| path.starts_with(one));
-    query.order_by.iter().all(|sort| reader.path(&sort.expr).as_ref().is_some_and(is_selected))
 }
 
 /// The name of the item, if the first source is the item itself.

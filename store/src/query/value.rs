@@ -258,7 +258,8 @@ impl Value {
             (Value::Text(a), Value::Text(b)) => compare_utf16(a, b),
             (Value::Array(_), Value::Array(_)) | (Value::Object(_), Value::Object(_)) => {
                 let by_hash = self.content_hash().cmp(&other.content_hash());
-                by_hash.then_with(|| self.to_json().cmp(&other.to_json()))
+                // Not by JSON, which tells the order of members: what is equal is one value here, too.
+                by_hash.then_with(|| self.key().cmp(&other.key()))
             }
             _ => self.rank().cmp(&other.rank()),
         }

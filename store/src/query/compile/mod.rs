@@ -108,6 +108,7 @@ pub(super) fn compile(
     if let Some(error) = QueryError::all(compiler.errors) {
         return Err(error);
     }
+    let selects_order = order::is_selected(&order, &block.select);
     let needed = Needed::by(&block, &order);
     let distinct = query.distinct.is_some();
     let has_source = !query.from.is_empty();
@@ -120,7 +121,7 @@ pub(super) fn compile(
         has_source,
         conditions,
         conditions_are_all,
-        selects_order: conditions::selects_order(query, setting.parameters),
+        selects_order,
         composes_aggregates,
         needed,
         computed: setting.computed.clone(),

@@ -4,7 +4,7 @@
 use super::super::ast::{Count, CountValue, Expr, ExprKind, Query, Sort};
 use super::super::compiled::{SortOrder, Window};
 use super::super::error::{QueryError, Span};
-use super::super::op::{Op, Path, ROOT, Step};
+use super::super::op::{Op, Path, Projection, ROOT, Step};
 use super::super::value::{Number, Value};
 use super::Compiler;
 use crate::indexing::{IndexRules, SortSupport};
@@ -204,6 +204,28 @@ impl<'q> Compiler<'q> {
                            numbers as there are scores.";
             self.errors.push(QueryError::coded("SC2229", message, span));
         }
+    }
+}
+
+/// True if what rows are sorted by is part of what they are made of, so that equal rows are neighbours.
+pub(super) fn is_selected(order: &[SortOrder], select: &Projection) -> bool {
+    let selected: Vec<&Op> = match select {
+        Projection::Value(op) => vec![op],
+        Projection::List(list) => list.iter().map(|(_, op)| op).collect(),
+    };
+    order.iter().all(|sort| selected.iter().any(|op| holds(op, &sort.key)))
+}
+
+/// True if a value holds what a sort key is.
+fn holds(selected: &Op, key: &Op) -> bool {
+    match (selected, key) {
+        (Op::Path(selected), Op::Path(key)) => {
+            selected.slot == key.slot && key.steps.starts_with(&selected.steps)
+        }
+        // Equal items have equal computed properties.
+        (Op::Path(selected), Op::Computed(_)) => *selected == Path::slot(ROOT),
+        (Op::Computed(selected), Op::Computed(key)) => selected.name == key.name,
+        _ => false,
     }
 }
 
