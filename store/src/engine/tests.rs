@@ -226,6 +226,36 @@ mod rocks {
         assert_eq!(*told.lock().unwrap(), faults.map(|fault| fault.to_string()));
     }
 
+    /// NaN is eight zeros, as is the number of no item: what begins there is no scan of one value.
+    #[test]
+    fn a_scan_from_nan_on_does_not_end_with_it() {
+        use crate::indexing::{EncodedValue, IndexPath, IndexRange, Step};
+        use crate::query::Value;
+
+        let path = IndexPath::new(&[Step::Member("a".into())]).unwrap();
+        let values = [f64::NAN, f64::NAN, -1.0, 7.0].map(|n| EncodedValue::new(&Value::float(n)));
+        let key = |(number, value): (u64, &EncodedValue)| {
+            let number = number.to_be_bytes();
+            [b"generat.", path.as_bytes(), value.as_ref().as_bytes(), &number].concat()
+        };
+        let rows: Vec<Wish> = (0..).zip(&values).map(key).map(put).collect();
+        let directory = tempfile::tempdir().unwrap();
+        let (rocks, memory) = (open(directory.path()), MemoryEngine::new());
+        for engine in [&rocks as &dyn Engine, &memory] {
+            engine.write(batch(&rows)).unwrap();
+            engine.flush().unwrap();
+        }
+        let numbers = IndexRange::types(path.clone(), 3..=3);
+        let (start, end) = numbers.from(values[0].as_ref().as_bytes()).rows(b"generat.");
+        let range = KeyRange { table: Table::Index, start, end };
+        let found = |engine: &dyn Engine| engine.scan(&range).map(Result::unwrap).count();
+        assert_eq!((found(&rocks), found(&memory)), (4, 4));
+    }
+
+    fn put(key: Vec<u8>) -> Wish {
+        Wish::Put(Table::Index, key, Vec::new())
+    }
+
     /// What the disk holds while the process lives: what a crash would leave.
     fn copy(from: &Path) -> std::io::Result<tempfile::TempDir> {
         let to = tempfile::tempdir()?;

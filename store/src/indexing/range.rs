@@ -210,6 +210,10 @@ impl IndexRange {
         if self.is_one_value {
             // The first item of all: so an engine can tell it from longer values that begin so.
             start.extend_from_slice(&ItemNumber(0).0.to_be_bytes());
+        } else if start.ends_with(&ItemNumber(0).0.to_be_bytes()) {
+            // NaN, and some hashes: an engine must not take the end of the value for a number. No row is
+            // before this key, since all have a number behind the value.
+            start.push(0);
         }
         (start, end)
     }
