@@ -234,6 +234,18 @@ impl CompiledQuery {
         let _ = self.block.rows(&Row::of(item, number), run, each);
     }
 
+    /// The same, telling also of rows that do not satisfy it.
+    pub(super) fn for_each_tried(
+        &self,
+        item: &Value,
+        number: ItemNumber,
+        run: &Run,
+        each: &mut dyn FnMut(Option<&Row<'_>>) -> ControlFlow<()>,
+    ) {
+        run.refill();
+        let _ = self.block.rows_tried(&Row::of(item, number), run, each);
+    }
+
     /// What is selected from a row; none if it falls away.
     pub fn project(&self, row: &Row<'_>, run: &Run) -> Option<Value> {
         assert!(self.block.grouping.is_none(), "groups are finished, not projected");

@@ -30,7 +30,8 @@ use crate::ttl::Life;
 const ITEMS_BETWEEN_SIGNALS: usize = 64;
 const BYTES_BETWEEN_SIGNALS: u64 = 256 << 10;
 const OPERATIONS_BETWEEN_SIGNALS: u64 = 10_000;
-/// Rows of one item between two looks: it may have a million of them.
+/// Rows of one item that are tried between two looks: there may be a million of them. What a subquery
+/// tries is bounded by what an item may spend.
 const ROWS_BETWEEN_SIGNALS: u64 = 4096;
 
 /// A partition as a query sees it.
@@ -389,14 +390,16 @@ impl<'a> Pager<'a> {
     fn rows_of(&mut self, item: &Stored<'_>, skip: u64) -> Result<Option<u64>, Interrupt> {
         let Self { question, run, sink, work, signal, .. } = self;
         let (query, limits) = (question.query, question.limits);
-        let (mut rows, mut ended, mut is_stopped) = (0, None, false);
-        query.for_each_row(item.value, item.number, run, &mut |row| {
-            let at = rows;
-            rows += 1;
-            if rows % ROWS_BETWEEN_SIGNALS == 0 && matches!(signal(), Signal::Stop) {
+        let (mut tried, mut rows, mut ended, mut is_stopped) = (0_u64, 0, None, false);
+        query.for_each_tried(item.value, item.number, run, &mut |row| {
+            tried += 1;
+            if tried.is_multiple_of(ROWS_BETWEEN_SIGNALS) && matches!(signal(), Signal::Stop) {
                 is_stopped = true;
                 return ControlFlow::Break(());
             }
+            let Some(row) = row else { return ControlFlow::Continue(()) };
+            let at = rows;
+            rows += 1;
             if at < skip {
                 return ControlFlow::Continue(());
             }

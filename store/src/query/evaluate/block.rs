@@ -12,6 +12,8 @@ use crate::query::value::Value;
 
 /// What to do with each row; `Break` ends the walk.
 pub(in crate::query) type EachRow<'e> = &'e mut dyn FnMut(&Row<'_>) -> ControlFlow<()>;
+/// What to do with each row that was tried; none for one that fell away.
+pub(in crate::query) type EachTried<'e> = &'e mut dyn FnMut(Option<&Row<'_>>) -> ControlFlow<()>;
 /// What to do with each result.
 type EachValue<'e> = &'e mut dyn FnMut(Value) -> ControlFlow<()>;
 
@@ -60,6 +62,17 @@ impl Block {
         run: &Run,
         each: EachRow<'_>,
     ) -> ControlFlow<()> {
+        self.rows_tried(row, run, &mut |row| row.map_or(Continue(()), |row| each(row)))
+    }
+
+    /// The same, telling also of rows that fell away: there may be millions of them, one after the
+    /// other.
+    pub(in crate::query) fn rows_tried(
+        &self,
+        row: &Row<'_>,
+        run: &Run,
+        each: EachTried<'_>,
+    ) -> ControlFlow<()> {
         self.join(0, row, run, each)
     }
 
@@ -68,12 +81,12 @@ impl Block {
         joined: usize,
         row: &'r Row<'r>,
         run: &Run,
-        each: EachRow<'_>,
+        each: EachTried<'_>,
     ) -> ControlFlow<()> {
         if !self.admits(joined, row, run) {
-            return Continue(());
+            return each(None);
         }
-        let Some(source) = self.sources.get(joined) else { return each(row) };
+        let Some(source) = self.sources.get(joined) else { return each(Some(row)) };
         source.walk(row, run, &mut |value| {
             if run.is_over() {
                 return Break(());
