@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use super::op::Aggregate;
-use super::run::{GATHERED_BYTES_MAX, Limit, Run};
+use super::run::{GATHERED_BYTES_MAX, Limit, Run, weight_of};
 use super::value::{Value, as_bytes};
 
 /// Which aggregate; clients know them by these names.
@@ -280,8 +280,16 @@ impl Extreme {
     fn add(&mut self, value: Cow<'_, Value>, wanted: Ordering, run: &Run) {
         if matches!(*value, Value::Array(_) | Value::Object(_)) {
             self.all_scalars = false;
-        } else if self.is_beaten_by(&value, wanted) {
+        } else if run.spend(self.weight_beside(&value)) && self.is_beaten_by(&value, wanted) {
             self.value = run.own(value);
+        }
+    }
+
+    /// What comparing takes: a text is gone over as far as the other one is long.
+    fn weight_beside(&self, value: &Value) -> u64 {
+        match (&self.value, value) {
+            (Value::Text(a), Value::Text(b)) => weight_of(a.len().min(b.len())),
+            _ => 0,
         }
     }
 

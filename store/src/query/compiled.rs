@@ -21,7 +21,7 @@ use super::needed::Needed;
 use super::op::{Aggregate, Block, Op, ROOT};
 use super::parameters::Parameters;
 use super::parser::parse;
-use super::run::Run;
+use super::run::{COMPUTED_BYTES_MAX, COMPUTED_OPERATIONS_MAX, Run};
 use super::value::Value;
 use crate::ids::ItemNumber;
 use crate::indexing::{self, IndexRules};
@@ -122,9 +122,11 @@ impl CompiledQuery {
         compile(&text, &query, &setting, &any_index())
     }
 
-    /// True if an item satisfies a condition.
+    /// True if an item satisfies a condition. It has the budget of a computed property, because every
+    /// replica evaluates it while applying; past that it does not hold.
     pub fn keeps(&self, item: &Value) -> bool {
-        let run = Run::new(Moment::new(Millis(0), Millis(0), 0));
+        let moment = Moment::new(Millis(0), Millis(0), 0);
+        let run = Run::with_budget(moment, COMPUTED_OPERATIONS_MAX, COMPUTED_BYTES_MAX);
         let mut kept = false;
         self.for_each_row(item, ItemNumber(0), &run, &mut |_| {
             kept = true;

@@ -26,6 +26,35 @@ const BRIEF_BYTES_MAX: usize = 64 << 10;
 /// memory until the end.
 pub const GATHERED_BYTES_MAX: usize = 1 << 20;
 
+/// Bytes of text, or elements, that are gone over in the time of one operation.
+const LENGTH_OF_OPERATION: usize = 16;
+
+/// Operations' worth of going over so many bytes of text, or elements.
+pub(super) fn weight_of(length: usize) -> u64 {
+    (length / LENGTH_OF_OPERATION) as u64
+}
+
+/// Pays for what is gone over bit by bit, however small the bits.
+pub(super) struct Toll<'r> {
+    run: &'r Run,
+    /// What was gone over since an operation was paid.
+    unpaid: usize,
+}
+
+impl<'r> Toll<'r> {
+    pub(super) fn new(run: &'r Run) -> Self {
+        Self { run, unpaid: 0 }
+    }
+
+    /// Pays for so many bytes or elements; false past the limit.
+    pub(super) fn pay(&mut self, length: usize) -> bool {
+        self.unpaid = self.unpaid.saturating_add(length);
+        let operations = weight_of(self.unpaid);
+        self.unpaid %= LENGTH_OF_OPERATION;
+        self.run.spend(operations)
+    }
+}
+
 /// The moment and the budget of a run.
 #[derive(Debug)]
 pub struct Run {

@@ -205,20 +205,28 @@ impl Value {
 
     /// Equality as `=`, IN and DISTINCT understand it; never called with undefined on either side.
     pub fn equals(&self, other: &Value) -> bool {
+        self.equals_for(other, &mut |_| true)
+    }
+
+    /// The same, as long as `pay` agrees to go over so many bytes or elements more.
+    pub(super) fn equals_for(&self, other: &Value, pay: &mut dyn FnMut(usize) -> bool) -> bool {
         match (self, other) {
             (Value::Null, Value::Null) => true,
             (Value::Bool(a), Value::Bool(b)) => a == b,
             (Value::Number(a), Value::Number(b)) => a.compare(*b) == Some(Ordering::Equal),
-            (Value::Text(a), Value::Text(b)) => a == b,
+            (Value::Text(a), Value::Text(b)) => a.len() == b.len() && pay(a.len()) && a == b,
             (Value::Array(a), Value::Array(b)) => {
-                a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.equals(b))
+                a.len() == b.len()
+                    && pay(a.len())
+                    && a.iter().zip(b).all(|(a, b)| a.equals_for(b, pay))
             }
             (Value::Object(a), Value::Object(b)) => {
-                let names = Names::of(b);
-                let matches = |(name, value): &(String, Value)| {
-                    names.get(name).is_some_and(|found| value.equals(found))
-                };
-                a.len() == b.len() && a.iter().all(matches)
+                a.len() == b.len() && pay(Names::length(b)) && {
+                    let names = Names::of(b);
+                    a.iter().all(|(name, value)| {
+                        names.get(name).is_some_and(|found| value.equals_for(found, pay))
+                    })
+                }
             }
             _ => false,
         }
@@ -340,6 +348,8 @@ pub(super) enum Names<'a> {
 
 /// Up to so many members are compared one by one; beyond that a map is faster.
 const FEW_MEMBERS: usize = 24;
+/// To find a member takes about as long as to go over so many bytes.
+const MEMBER_LENGTH: usize = 16;
 
 impl<'a> Names<'a> {
     pub(super) fn of(members: &'a [(String, Value)]) -> Self {
@@ -347,6 +357,11 @@ impl<'a> Names<'a> {
             return Names::Few(members);
         }
         Names::Many(members.iter().map(|(name, value)| (name.as_str(), value)).collect())
+    }
+
+    /// As many bytes as it takes to find each of the members.
+    fn length(members: &[(String, Value)]) -> usize {
+        members.iter().map(|(name, _)| name.len() + MEMBER_LENGTH).sum()
     }
 
     pub(super) fn get(&self, name: &str) -> Option<&'a Value> {

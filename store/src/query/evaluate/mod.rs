@@ -14,12 +14,9 @@ use super::ast::BinaryOp;
 use super::functions::Function;
 use super::like::LikePattern;
 use super::op::{Block, Op, Path, RowsTo, Step};
-use super::run::Run;
+use super::run::{Run, weight_of};
 use super::value::{Number, Value};
 use operators::{Truth, and, binary, compare, unary};
-
-/// Bytes of text, or elements, that a function or operator goes over in the time of one operation.
-const WEIGHT_OF_OPERATION: usize = 16;
 
 impl Path {
     fn follow<'v>(&self, row: &Row<'v>) -> &'v Value {
@@ -160,26 +157,11 @@ fn call(function: &'static Function, args: &[Op], row: &Row<'_>, run: &Run) -> V
 }
 
 fn called(function: &'static Function, args: &[Cow<'_, Value>], run: &Run) -> Value {
-    let weight = args.iter().map(|arg| weight(arg)).sum();
-    if !run.spend(weight) {
+    if !run.spend((function.cost)(args)) {
         return Value::Undefined;
     }
     let result = (function.body)(args, &run.moment);
     if run.build(result.size()) { result } else { Value::Undefined }
-}
-
-/// Operations' worth of going over a value once, without what lies deeper in it.
-fn weight(value: &Value) -> u64 {
-    match value {
-        Value::Undefined | Value::Null | Value::Bool(_) | Value::Number(_) => 0,
-        Value::Text(text) => weight_of(text.len()),
-        Value::Array(elements) => weight_of(elements.len()),
-        Value::Object(members) => weight_of(members.len()),
-    }
-}
-
-fn weight_of(length: usize) -> u64 {
-    (length / WEIGHT_OF_OPERATION) as u64
 }
 
 fn array(elements: &[Op], row: &Row<'_>, run: &Run) -> Value {

@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
-use super::{number, weight};
+use super::number;
 use crate::query::ast::{BinaryOp, UnaryOp};
-use crate::query::run::Run;
+use crate::query::run::{Run, Toll, weight_of};
 use crate::query::value::{Number, Value, compare_utf16};
 
 /// The three truths of the language: anything that is no boolean counts as unknown.
@@ -173,12 +173,12 @@ fn to_int32(number: f64) -> i32 {
 
 /// Equality is defined between all types, order only within null, booleans, numbers and text.
 pub(super) fn compare(operator: BinaryOp, a: &Value, b: &Value, run: &Run) -> Truth {
-    if !a.is_defined() || !b.is_defined() || !run.spend(weight(a).min(weight(b))) {
+    if !a.is_defined() || !b.is_defined() {
         return Truth::Unknown;
     }
     let holds: fn(Ordering) -> bool = match operator {
-        BinaryOp::Equal => return a.equals(b).into(),
-        BinaryOp::NotEqual => return (!a.equals(b)).into(),
+        BinaryOp::Equal => return equal(a, b, run),
+        BinaryOp::NotEqual => return equal(a, b, run).not(),
         BinaryOp::Less => Ordering::is_lt,
         BinaryOp::LessOrEqual => Ordering::is_le,
         BinaryOp::Greater => Ordering::is_gt,
@@ -203,7 +203,16 @@ pub(super) fn compare(operator: BinaryOp, a: &Value, b: &Value, run: &Run) -> Tr
         (Value::Null, Value::Null) => holds(Ordering::Equal).into(),
         (Value::Bool(a), Value::Bool(b)) => holds(a.cmp(b)).into(),
         (Value::Number(a), Value::Number(b)) => a.compare(*b).is_some_and(holds).into(),
-        (Value::Text(a), Value::Text(b)) => holds(compare_utf16(a, b)).into(),
+        (Value::Text(a), Value::Text(b)) if run.spend(weight_of(a.len().min(b.len()))) => {
+            holds(compare_utf16(a, b)).into()
+        }
         _ => Truth::Unknown,
     }
+}
+
+/// Goes as deep as the values are alike, and pays for that.
+fn equal(a: &Value, b: &Value, run: &Run) -> Truth {
+    let mut toll = Toll::new(run);
+    let equal = a.equals_for(b, &mut |length| toll.pay(length));
+    if run.is_over() { Truth::Unknown } else { equal.into() }
 }

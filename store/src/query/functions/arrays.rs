@@ -1,21 +1,21 @@
 //! Functions of arrays.
 
 use super::call::{Argument, Whole, call};
-use super::{Args, Function, Moment, RESULT_BYTES_MAX, conditions};
+use super::{Args, Function, Moment, RESULT_BYTES_MAX, conditions, cost};
 use crate::query::value::{Names, Number, Value};
 
 pub(super) const FUNCTIONS: &[Function] = &[
-    Function::variadic("ARRAY_CONCAT", 2, concat),
+    Function::variadic("ARRAY_CONCAT", 2, concat).at(cost::whole),
     Function::new("ARRAY_LENGTH", 1, 1, length),
     Function::new("ARRAY_SLICE", 2, 3, slice),
-    Function::new("ARRAY_CONTAINS", 2, 3, contains),
-    Function::variadic("ARRAY_CONTAINS_ANY", 2, contains_any),
-    Function::variadic("ARRAY_CONTAINS_ALL", 2, contains_all),
+    Function::new("ARRAY_CONTAINS", 2, 3, contains).at(cost::one_in_array),
+    Function::variadic("ARRAY_CONTAINS_ANY", 2, contains_any).at(cost::each_in_array),
+    Function::variadic("ARRAY_CONTAINS_ALL", 2, contains_all).at(cost::each_in_array),
     Function::new("ARRAY_SUM", 1, 1, sum),
     Function::new("ARRAY_AVG", 1, 1, average),
     Function::new("ARRAY_MEDIAN", 1, 1, median),
-    Function::new("ARRAY_MIN", 1, 1, min),
-    Function::new("ARRAY_MAX", 1, 1, max),
+    Function::new("ARRAY_MIN", 1, 1, min).at(cost::whole),
+    Function::new("ARRAY_MAX", 1, 1, max).at(cost::whole),
 ];
 
 fn concat(args: &Args<'_>, _: &Moment) -> Value {

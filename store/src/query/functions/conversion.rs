@@ -1,12 +1,12 @@
 //! From values to text and back, by JSON.
 
 use super::call::call;
-use super::{Args, Function, Moment};
+use super::{Args, Function, Moment, cost};
 use crate::json::write_f64;
 use crate::query::value::{Number, Value};
 
 pub(super) const FUNCTIONS: &[Function] = &[
-    Function::new("TOSTRING", 1, 1, to_string),
+    Function::new("TOSTRING", 1, 1, to_string).at(cost::whole),
     Function::new("STRINGTOARRAY", 1, 1, to_array),
     Function::new("STRINGTOOBJECT", 1, 1, to_object),
     Function::new("STRINGTONUMBER", 1, 1, to_number),

@@ -10,6 +10,7 @@ mod call;
 mod case;
 mod conditions;
 mod conversion;
+mod cost;
 mod date_time;
 mod integers;
 mod math;
@@ -65,6 +66,10 @@ pub type Args<'a> = [Cow<'a, Value>];
 /// What a function does.
 pub type Body = fn(&Args<'_>, &Moment) -> Value;
 
+/// What a call costs, in operations beside the one that every expression is. It is paid before the
+/// body runs, and depends on nothing but the arguments: replicas must come to the same.
+pub type Cost = fn(&Args<'_>) -> u64;
+
 /// How many arguments a function takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arity {
@@ -83,15 +88,22 @@ pub struct Function {
     pub arity: Arity,
     /// What it does.
     pub body: Body,
+    /// What a call costs.
+    pub cost: Cost,
 }
 
 impl Function {
     const fn new(name: &'static str, least: usize, most: usize, body: Body) -> Self {
-        Self { name, arity: Arity { least, most: Some(most) }, body }
+        Self { name, arity: Arity { least, most: Some(most) }, body, cost: cost::surface }
     }
 
     const fn variadic(name: &'static str, least: usize, body: Body) -> Self {
-        Self { name, arity: Arity { least, most: None }, body }
+        Self { name, arity: Arity { least, most: None }, body, cost: cost::surface }
+    }
+
+    /// The same, at another cost than going over each argument once and no deeper.
+    const fn at(self, cost: Cost) -> Self {
+        Self { cost, ..self }
     }
 
     /// False where the last digit may differ between processors, so that replicas must not decide

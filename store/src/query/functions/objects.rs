@@ -1,10 +1,11 @@
 //! Functions of objects.
 
 use super::call::{Members, call};
-use super::{Args, Function, Moment, RESULT_BYTES_MAX};
+use super::{Args, Function, Moment, RESULT_BYTES_MAX, cost};
 use crate::query::value::Value;
 
-pub(super) const FUNCTIONS: &[Function] = &[Function::new("OBJECTTOARRAY", 1, 3, to_array)];
+pub(super) const FUNCTIONS: &[Function] =
+    &[Function::new("OBJECTTOARRAY", 1, 3, to_array).at(cost::whole)];
 
 /// An object for each member, of its name and its value, in stored order.
 fn to_array(args: &Args<'_>, _: &Moment) -> Value {

@@ -6,14 +6,14 @@
 use std::collections::HashSet;
 
 use super::call::call;
-use super::{Args, Function, Moment};
+use super::{Args, Function, Moment, cost};
 use crate::query::value::{Number, Value};
 
 pub(super) const FUNCTIONS: &[Function] = &[
-    Function::new("SETUNION", 2, 2, union),
-    Function::new("SETINTERSECT", 2, 2, intersect),
-    Function::new("SETDIFFERENCE", 2, 2, difference),
-    Function::new("SETEQUAL", 2, 2, equal),
+    Function::new("SETUNION", 2, 2, union).at(cost::whole),
+    Function::new("SETINTERSECT", 2, 2, intersect).at(cost::whole),
+    Function::new("SETDIFFERENCE", 2, 2, difference).at(cost::whole),
+    Function::new("SETEQUAL", 2, 2, equal).at(cost::whole),
 ];
 
 /// Those of the first, then what the second adds.

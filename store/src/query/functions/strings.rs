@@ -2,7 +2,7 @@
 
 use super::call::{Argument, Whole, call};
 use super::case::{fold, lower, upper};
-use super::{Args, Function, Moment, RESULT_BYTES_MAX, conditions};
+use super::{Args, Function, Moment, RESULT_BYTES_MAX, conditions, cost};
 use crate::query::value::Value;
 
 /// Longest result of `REPLICATE`, in UTF-16 code units, as Cosmos has it.
@@ -14,15 +14,15 @@ pub(super) const FUNCTIONS: &[Function] = &[
     Function::new("STARTSWITH", 2, 3, starts_with),
     Function::new("ENDSWITH", 2, 3, ends_with),
     Function::new("STRINGEQUALS", 2, 3, string_equals),
-    Function::variadic("CONTAINS_ANY_CI", 2, contains_any_ci),
-    Function::variadic("CONTAINS_ANY_CS", 2, contains_any_cs),
-    Function::variadic("CONTAINS_ALL_CI", 2, contains_all_ci),
-    Function::variadic("CONTAINS_ALL_CS", 2, contains_all_cs),
+    Function::variadic("CONTAINS_ANY_CI", 2, contains_any_ci).at(cost::each_in_text),
+    Function::variadic("CONTAINS_ANY_CS", 2, contains_any_cs).at(cost::each_in_text),
+    Function::variadic("CONTAINS_ALL_CI", 2, contains_all_ci).at(cost::each_in_text),
+    Function::variadic("CONTAINS_ALL_CS", 2, contains_all_cs).at(cost::each_in_text),
     // The other spelling.
-    Function::variadic("CONTAINSANYCI", 2, contains_any_ci),
-    Function::variadic("CONTAINSANYCS", 2, contains_any_cs),
-    Function::variadic("CONTAINSALLCI", 2, contains_all_ci),
-    Function::variadic("CONTAINSALLCS", 2, contains_all_cs),
+    Function::variadic("CONTAINSANYCI", 2, contains_any_ci).at(cost::each_in_text),
+    Function::variadic("CONTAINSANYCS", 2, contains_any_cs).at(cost::each_in_text),
+    Function::variadic("CONTAINSALLCI", 2, contains_all_ci).at(cost::each_in_text),
+    Function::variadic("CONTAINSALLCS", 2, contains_all_cs).at(cost::each_in_text),
     Function::new("INDEX_OF", 2, 3, index_of),
     Function::new("LASTINDEXOF", 2, 3, last_index_of),
     Function::new("LENGTH", 1, 1, length),

@@ -7,7 +7,7 @@ use super::vector::Vector;
 use crate::query::value::{Number, Value};
 
 /// Most positions of one value, as Cosmos has it.
-const POSITIONS_MAX: usize = 4096;
+pub(super) const POSITIONS_MAX: usize = 4096;
 
 /// Largest coordinate of a plane: areas of more are beyond doubles.
 const COORDINATE_MAX: f64 = 1e100;

@@ -14,13 +14,14 @@ mod measure;
 mod vector;
 
 use std::marker::PhantomData;
+use std::slice;
 
 pub(crate) use self::cells::{Region, cells_of};
 use self::figure::Figure;
 pub use self::geojson::Metric;
-use self::geojson::Shape;
+use self::geojson::{POSITIONS_MAX, Shape};
 use super::call::call;
-use super::{Args, Function, Moment};
+use super::{Args, Function, Moment, cost};
 use crate::query::value::Value;
 
 /// The one function whose last digit depends on the processor, by the library behind it.
@@ -36,6 +37,37 @@ pub(super) const ON_PLANE: &[Function] = &Functions::<Plane>::ALL;
 /// What coordinates mean, as a type: bodies of functions are plain functions.
 trait Coordinates {
     const METRIC: Metric;
+}
+
+/// The least size of a position.
+const POSITION_SIZE: usize = 20;
+/// Pairs of places that are compared in the time of one operation.
+const PAIRS_OF_OPERATION: usize = 4;
+
+/// Places of one shape are compared with those of the other, and those of holes with those of the ring
+/// around them.
+fn cost_of_places(args: &Args<'_>) -> u64 {
+    let between: usize = args.iter().map(|shape| places(shape.member("coordinates"))).product();
+    let inside: usize = args.iter().map(|shape| pairs_of_holes(shape)).sum();
+    cost::whole(args) + ((between + inside) / PAIRS_OF_OPERATION) as u64
+}
+
+fn places(coordinates: &Value) -> usize {
+    (coordinates.size() / POSITION_SIZE).clamp(1, POSITIONS_MAX)
+}
+
+fn pairs_of_holes(shape: &Value) -> usize {
+    let coordinates = shape.member("coordinates");
+    let polygons = match (shape.member("type"), coordinates) {
+        (Value::Text(kind), Value::Array(polygons)) if kind == "MultiPolygon" => &polygons[..],
+        _ => slice::from_ref(coordinates),
+    };
+    let pairs = |polygon: &Value| {
+        let Value::Array(rings) = polygon else { return 0 };
+        let Some((outer, holes)) = rings.split_first() else { return 0 };
+        places(outer) * holes.iter().map(places).sum::<usize>().min(POSITIONS_MAX)
+    };
+    polygons.iter().map(pairs).sum()
 }
 
 struct Globe;
@@ -54,12 +86,12 @@ struct Functions<C>(PhantomData<C>);
 
 impl<C: Coordinates> Functions<C> {
     const ALL: [Function; 6] = [
-        Function::new(DISTANCE, 2, 2, Self::distance),
-        Function::new("ST_AREA", 1, 1, Self::area),
-        Function::new(WITHIN, 2, 2, Self::within),
-        Function::new(INTERSECTS, 2, 2, Self::intersects),
-        Function::new("ST_ISVALID", 1, 1, Self::is_valid),
-        Function::new("ST_ISVALIDDETAILED", 1, 1, Self::is_valid_detailed),
+        Function::new(DISTANCE, 2, 2, Self::distance).at(cost_of_places),
+        Function::new("ST_AREA", 1, 1, Self::area).at(cost_of_places),
+        Function::new(WITHIN, 2, 2, Self::within).at(cost_of_places),
+        Function::new(INTERSECTS, 2, 2, Self::intersects).at(cost_of_places),
+        Function::new("ST_ISVALID", 1, 1, Self::is_valid).at(cost::whole),
+        Function::new("ST_ISVALIDDETAILED", 1, 1, Self::is_valid_detailed).at(cost::whole),
     ];
 
     fn distance(args: &Args<'_>, _: &Moment) -> Value {

@@ -1,0 +1,115 @@
+//! What a run pays for: whatever goes deep, or does a product, costs accordingly.
+
+use super::*;
+use crate::query::run::COMPUTED_OPERATIONS_MAX;
+
+/// Operations that the first row of an item takes.
+fn spent(expr: &str, item: &str) -> u64 {
+    let query = compile(&format!("SELECT VALUE {expr} FROM c"))
+        .unwrap_or_else(|error| panic!("{expr}: {error}"));
+    let item = Value::from_json(item.as_bytes()).unwrap();
+    let run = Run::new(functions::Moment::new(Millis(0), Millis(0), 0));
+    query.for_each_row(&item, ItemNumber(0), &run, &mut |row| {
+        query.project(row, &run);
+        std::ops::ControlFlow::Break(())
+    });
+    run.spent()
+}
+
+/// An array of a thousand of these.
+fn thousand(element: &str) -> String {
+    format!("[{}]", vec![element; 1000].join(","))
+}
+
+#[test]
+fn comparing_costs_what_is_gone_over() {
+    let pairs = thousand("[1,2]");
+    let item = format!(r#"{{"a":{pairs},"b":{pairs},"less":[{pairs}],"n":1,"o":{{"x":{pairs}}}}}"#);
+    for equal in ["c.a = c.b", "c.a != c.b", "c.a IN (1, c.b)", "[c.a] = c.less", "c.o = c.o"] {
+        assert!(spent(equal, &item) > 3000 / 16, "{equal}");
+    }
+    for unlike in ["c.a = c.n", "c.a = c.less", "c.a = c.o", "c.a < c.b"] {
+        assert!(spent(unlike, &item) < 10, "{unlike}");
+    }
+}
+
+#[test]
+fn names_are_gone_over_too() {
+    let name = "x".repeat(16_000);
+    let item = format!(r#"{{"a":{{"{name}":1}},"b":{{"{name}":1}}}}"#);
+    assert!(spent("c.a = c.b", &item) > 1000);
+}
+
+#[test]
+fn functions_that_go_deep_cost_what_is_there() {
+    let deep = thousand("[[1,2,3,4]]");
+    let item = format!(r#"{{"a":{deep},"s":[[[1,2,3,4]]],"o":{{"x":{deep}}}}}"#);
+    for call in [
+        "ARRAY_CONTAINS(c.a, [[1,2,3]])",
+        "ARRAY_CONTAINS(c.a, {'x': [1]}, true)",
+        "ARRAY_CONTAINS_ANY(c.a, 1, [])",
+        "ARRAY_CONTAINS_ALL(c.a, [[1,2,3,4]])",
+        "ARRAY_CONCAT(c.a, c.s)",
+        "SetUnion(c.a, c.s)",
+        "SetIntersect(c.a, c.s)",
+        "SetDifference(c.s, c.a)",
+        "SetEqual(c.s, c.a)",
+        "ToString(c.a)",
+        "ObjectToArray(c.o)",
+    ] {
+        assert!(spent(call, &item) > 4000 / 16, "{call}");
+    }
+}
+
+#[test]
+fn functions_that_compare_texts_cost_what_is_in_them() {
+    let texts = format!(r#"["{}"]"#, vec!["x".repeat(16_000); 20].join("\",\""));
+    let item = format!(r#"{{"t":{texts}}}"#);
+    for call in [
+        "ARRAY_CONTAINS(c.t, 'y')",
+        "ARRAY_CONTAINS_ANY(c.t, 'y')",
+        "ARRAY_MIN(c.t)",
+        "ARRAY_MAX(c.t)",
+        "(SELECT VALUE MIN(t) FROM t IN c.t)",
+        "(SELECT VALUE MAX(t) FROM t IN c.t)",
+    ] {
+        assert!(spent(call, &item) > 19_000, "{call}");
+    }
+}
+
+#[test]
+fn what_is_sought_again_and_again_costs_as_often() {
+    let item = format!(r#"{{"t":"{}","l":{}}}"#, "x".repeat(16_000), thousand("1"));
+    let sought = vec!["'y'"; 20].join(", ");
+    for name in ["CONTAINS_ANY_CI", "CONTAINS_ANY_CS", "CONTAINS_ALL_CI", "CONTAINSALLCS"] {
+        assert!(spent(&format!("{name}(c.t, {sought})"), &item) > 19_000, "{name}");
+    }
+    for name in ["ARRAY_CONTAINS_ANY", "ARRAY_CONTAINS_ALL"] {
+        assert!(spent(&format!("{name}(c.l, {sought})"), &item) > 20_000 / 16, "{name}");
+    }
+}
+
+#[test]
+fn shapes_cost_what_is_compared() {
+    let ring: Vec<String> = (0..1000).map(|n| format!("[0.{n:03},{}]", n % 2)).collect();
+    let polygon = format!("[[{},[0.000,0]]]", ring.join(","));
+    let item = format!(r#"{{"g":{{"type":"Polygon","coordinates":{polygon}}}}}"#);
+    let point = "{'type': 'Point', 'coordinates': [5, 5]}";
+    for name in ["ST_DISTANCE", "ST_WITHIN", "ST_INTERSECTS"] {
+        assert!(spent(&format!("{name}(c.g, c.g)"), &item) > 200_000, "{name}");
+        assert!(spent(&format!("{name}(c.g, {point})"), &item) < 3000, "{name}");
+    }
+}
+
+#[test]
+fn a_condition_has_the_budget_of_a_computed_property() {
+    let text = "FROM c WHERE NOT EXISTS(SELECT VALUE 1 FROM a IN c.t JOIN b IN c.t WHERE a > b)";
+    let condition = CompiledQuery::condition(text, Metric::default()).unwrap();
+    let keeps = |count: usize| {
+        let item = format!(r#"{{"t":[{}]}}"#, vec!["1"; count].join(","));
+        condition.keeps(&Value::from_json(item.as_bytes()).unwrap())
+    };
+    assert!(keeps(100));
+    assert!(1000 * 1000 > COMPUTED_OPERATIONS_MAX);
+    assert!(!keeps(1000), "past its budget it does not hold");
+}
