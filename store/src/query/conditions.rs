@@ -163,6 +163,9 @@ impl ValueTest {
             Op::Like(text, pattern) if matches!(*text, Op::Path(_)) => {
                 Some(Self(Op::Like(Box::new(value()), pattern)))
             }
+            Op::Matches(text, regex) if matches!(*text, Op::Path(_)) => {
+                Some(Self(Op::Matches(Box::new(value()), regex)))
+            }
             Op::Call(function, mut args) => match args.split_first_mut()? {
                 (path @ Op::Path(_), constants) if constants.iter().all(is_constant) => {
                     *path = value();

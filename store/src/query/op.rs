@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::aggregate::AggregateKind;
 use super::ast::{BinaryOp, UnaryOp};
 use super::functions::Function;
+use super::functions::regex::Regex;
 use super::like::LikePattern;
 use super::value::Value;
 
@@ -46,6 +47,8 @@ pub(super) enum Op {
     Like(Box<Op>, Box<LikePattern>),
     /// `s LIKE p ESCAPE 'c'`, the pattern computed.
     LikeComputed(Box<Op>, Box<Op>, Option<char>),
+    /// `REGEXMATCH(s, 'p')`, the pattern a constant.
+    Matches(Box<Op>, Box<Regex>),
     /// `f(…)`
     Call(&'static Function, Vec<Op>),
     /// The number of the item.
@@ -185,7 +188,9 @@ impl Op {
         match self {
             Op::Constant(_) | Op::Path(_) | Op::DocumentId => {}
             Op::Computed(computed) => computed.body.visit(see),
-            Op::Steps(one, _) | Op::Unary(_, one) | Op::Like(one, _) => one.visit(see),
+            Op::Steps(one, _) | Op::Unary(_, one) | Op::Like(one, _) | Op::Matches(one, _) => {
+                one.visit(see)
+            }
             Op::Binary(_, left, right) | Op::LikeComputed(left, right, _) => {
                 left.visit(see);
                 right.visit(see);

@@ -3,7 +3,8 @@
 use super::super::aggregate::AggregateKind;
 use super::super::ast::{Expr, ExprKind};
 use super::super::error::{QueryError, Span};
-use super::super::functions::{self, Arity};
+use super::super::functions::regex::{self, Why};
+use super::super::functions::{self, Arity, Function};
 use super::super::op::{Op, Path, ROOT};
 use super::super::value::Value;
 use super::{Compiler, Purity, USER_DEFINED_CALLS_MAX};
@@ -49,7 +50,36 @@ impl<'q> Compiler<'q> {
         }
         let fits = self.check_arity(function.name, function.arity, args.len(), span);
         let args = self.all(args);
-        if fits { Op::Call(function, args) } else { Op::Constant(Value::Undefined) }
+        if !fits {
+            return Op::Constant(Value::Undefined);
+        }
+        if function.name == regex::MATCH {
+            self.matches(function, args, span)
+        } else {
+            Op::Call(function, args)
+        }
+    }
+
+    /// A pattern that is a constant is compiled once, and refused if it cannot be.
+    fn matches(&mut self, function: &'static Function, mut args: Vec<Op>, span: Span) -> Op {
+        let Some((pattern, modifiers)) = constant_pattern(&args) else {
+            return Op::Call(function, args);
+        };
+        let mut result = regex::check(pattern, modifiers).map(|()| None);
+        if result.is_ok() && self.pattern_operations > 0 {
+            let compiled = regex::compiled(pattern, modifiers);
+            self.pattern_operations = self.pattern_operations.saturating_sub(compiled.operations);
+            result = compiled.result.map(Some);
+        }
+        match result {
+            Ok(Some(regex)) => Op::Matches(Box::new(args.swap_remove(0)), Box::new(regex)),
+            // Of what is no pattern the call makes undefined.
+            Ok(None) | Err(Why::Invalid) => Op::Call(function, args),
+            Err(Why::Unsupported) => {
+                let message = format!("The {} function has {}.", regex::MATCH, Why::Unsupported);
+                self.refuse(QueryError::at(message, span))
+            }
+        }
     }
 
     /// False, and noted, if a function is called with too few or too many arguments.
@@ -103,6 +133,16 @@ impl<'q> Compiler<'q> {
             self.errors = vec![QueryError::coded("SC3005", message, query)];
         }
     }
+}
+
+/// The pattern and the modifiers of a call, if both are constants.
+fn constant_pattern(args: &[Op]) -> Option<(&str, &str)> {
+    fn text(op: &Op) -> Option<&str> {
+        let Op::Constant(Value::Text(text)) = op else { return None };
+        Some(text)
+    }
+    let modifiers = args.get(2).map_or(Some(""), text)?;
+    Some((text(args.get(1)?)?, modifiers))
 }
 
 /// True for functions of time and chance.

@@ -26,7 +26,9 @@ fn is_foldable(op: &Op) -> bool {
         Op::Constant(_) | Op::Path(_) | Op::Computed(_) | Op::DocumentId | Op::Subquery(..) => {
             false
         }
-        Op::Steps(one, _) | Op::Unary(_, one) | Op::Like(one, _) => is_constant(one),
+        Op::Steps(one, _) | Op::Unary(_, one) | Op::Like(one, _) | Op::Matches(one, _) => {
+            is_constant(one)
+        }
         Op::Binary(_, left, right) | Op::LikeComputed(left, right, _) => {
             is_constant(left) && is_constant(right)
         }

@@ -40,6 +40,9 @@ pub const USER_DEFINED_CALLS_MAX: usize = 10;
 /// Operations and bytes that computing constants in advance may take: a query text could ask for far
 /// more, and is compiled once for each page.
 const FOLDING: (u64, usize) = (100_000, 256 << 10);
+/// Operations that compiling constant patterns may take: of a dozen of the largest, which hold as many
+/// MiB. What is beyond that is compiled when it is called.
+const PATTERN_OPERATIONS_MAX: u64 = 1_000_000;
 
 /// Whether functions of time and chance, and what only a stored item has, may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +73,8 @@ pub(super) struct Compiler<'q> {
     /// Set where a GROUP BY of a subquery was met.
     grouped_subquery: Option<Span>,
     folding: Run,
+    /// What is left for compiling patterns.
+    pattern_operations: u64,
     errors: Vec<QueryError>,
 }
 
@@ -161,6 +166,7 @@ impl<'q> Compiler<'q> {
             user_defined_calls: 0,
             grouped_subquery: None,
             folding: Run::with_budget(moment, FOLDING.0, FOLDING.1),
+            pattern_operations: PATTERN_OPERATIONS_MAX,
             errors: Vec::new(),
         }
     }

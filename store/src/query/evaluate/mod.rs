@@ -12,6 +12,7 @@ pub use row::Row;
 
 use super::ast::BinaryOp;
 use super::functions::Function;
+use super::functions::regex::Regex;
 use super::like::LikePattern;
 use super::op::{Block, Op, Path, RowsTo, Step};
 use super::run::{Run, weight_of};
@@ -58,6 +59,9 @@ impl Op {
             Op::LikeComputed(text, pattern, escape) => {
                 let (text, pattern) = (text.evaluate(row, run), pattern.evaluate(row, run));
                 Cow::Owned(like_computed(&text, &pattern, *escape, run))
+            }
+            Op::Matches(text, regex) => {
+                Cow::Owned(regex_matches(&text.evaluate(row, run), regex, run))
             }
             Op::Call(function, args) => Cow::Owned(call(function, args, row, run)),
             Op::DocumentId => Cow::Owned(Value::count(row.number().count())),
@@ -134,6 +138,19 @@ fn like_computed(text: &Value, pattern: &Value, escape: Option<char>, run: &Run)
         Value::Text(pattern) if run.spend(weight_of(pattern.len())) => {
             like(text, &LikePattern::new(pattern, escape), run)
         }
+        Value::Undefined
+        | Value::Null
+        | Value::Bool(_)
+        | Value::Number(_)
+        | Value::Text(_)
+        | Value::Array(_)
+        | Value::Object(_) => Value::Undefined,
+    }
+}
+
+fn regex_matches(text: &Value, regex: &Regex, run: &Run) -> Value {
+    match text {
+        Value::Text(text) if run.spend(regex.cost(text)) => regex.is_match(text).into(),
         Value::Undefined
         | Value::Null
         | Value::Bool(_)

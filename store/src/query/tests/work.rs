@@ -102,6 +102,24 @@ fn shapes_cost_what_is_compared() {
 }
 
 #[test]
+fn a_pattern_that_is_computed_is_paid_for_each_time() {
+    let item = r#"{"s":"abc","p":"b|x","large":"(a{50}){50}"}"#;
+    for _ in 0..2 {
+        assert!(spent("REGEXMATCH(c.s, c.p)", item) > 1000);
+        assert!(spent("REGEXMATCH(c.s, c.large)", item) > 4000);
+    }
+    assert!(spent("REGEXMATCH(c.s, 'b|x')", item) < 10);
+}
+
+#[test]
+fn a_larger_pattern_costs_more_for_the_same_text() {
+    let item = format!(r#"{{"s":"{}"}}"#, "x".repeat(16_000));
+    let small = spent("REGEXMATCH(c.s, 'ab')", &item);
+    let large = spent("REGEXMATCH(c.s, '(a{50}){50}')", &item);
+    assert!(small >= 1000 && large >= 4 * 1000, "{small}, {large}");
+}
+
+#[test]
 fn a_condition_has_the_budget_of_a_computed_property() {
     let text = "FROM c WHERE NOT EXISTS(SELECT VALUE 1 FROM a IN c.t JOIN b IN c.t WHERE a > b)";
     let condition = CompiledQuery::condition(text, Metric::default()).unwrap();

@@ -12,7 +12,8 @@ use std::cell::RefCell;
 use thiserror::Error;
 
 use super::call::call;
-use super::{Args, Function, Moment};
+use super::{Args, Function, Moment, cost};
+use crate::query::run::weight_of;
 use crate::query::value::Value;
 
 /// Longest pattern, in bytes.
@@ -31,13 +32,27 @@ const NESTING_MAX: u32 = 250;
 /// Compiled patterns that a thread keeps for calls whose pattern is no constant.
 const CACHED_PATTERNS_MAX: usize = 8;
 
-pub(super) const FUNCTIONS: &[Function] = &[Function::new("REGEXMATCH", 2, 3, matches)];
+/// The one function of patterns.
+pub const MATCH: &str = "REGEXMATCH";
+
+pub(super) const FUNCTIONS: &[Function] = &[Function::new(MATCH, 2, 3, matches).at(cost_of_match)];
 
 /// A compiled pattern.
 #[derive(Clone, Debug)]
 pub struct Regex {
     compiled: ::regex::Regex,
-    text_bytes_max: usize,
+    /// One of `COMPILED_BYTES`.
+    bytes_max: usize,
+}
+
+/// What came of compiling a pattern.
+#[derive(Clone, Debug)]
+pub struct Compilation {
+    /// The compiled pattern, or why there is none.
+    pub result: Result<Regex, Why>,
+    /// What compiling it takes, in operations: also of one that was compiled before, so that replicas
+    /// come to the same.
+    pub operations: u64,
 }
 
 /// Why a pattern was not compiled.
@@ -54,43 +69,78 @@ pub enum Why {
 impl Regex {
     /// True if the pattern matches somewhere in the text; none if the text is too long for it.
     pub fn is_match(&self, text: &str) -> Option<bool> {
-        (text.len() <= self.text_bytes_max).then(|| self.compiled.is_match(text))
+        (text.len() <= WORK_MAX / self.bytes_max).then(|| self.compiled.is_match(text))
+    }
+
+    /// What it takes to look through a text, in operations: more by a larger pattern.
+    pub fn cost(&self, text: &str) -> u64 {
+        weight_of(text.len().saturating_mul(self.bytes_max / COMPILED_BYTES[0]))
     }
 }
 
-/// Compiles a pattern with modifiers, any of `i`, `m`, `s` and `x`.
-pub fn compile(pattern: &str, modifiers: &str) -> Result<Regex, Why> {
+/// Says what is wrong with a pattern, or with its modifiers, any of `i`, `m`, `s` and `x`, as far as the
+/// text alone tells.
+pub fn check(pattern: &str, modifiers: &str) -> Result<(), Why> {
+    translate(pattern, modifiers).map(|_| ())
+}
+
+fn translate(pattern: &str, modifiers: &str) -> Result<String, Why> {
     if pattern.len() > PATTERN_BYTES_MAX {
         return Err(Why::Unsupported);
     }
-    let translated = pcre::translate(pattern, pcre::Modes::parse(modifiers)?)?;
-    let of_size = |bytes: usize| {
-        let mut builder = ::regex::RegexBuilder::new(&translated);
-        let compiled = builder.size_limit(bytes).nest_limit(NESTING_MAX).build().ok()?;
-        Some(Regex { compiled, text_bytes_max: WORK_MAX / bytes })
-    };
-    // What the translation lets through is valid: what the engine refuses is too much for it.
-    COMPILED_BYTES.into_iter().find_map(of_size).ok_or(Why::Unsupported)
+    pcre::translate(pattern, pcre::Modes::parse(modifiers)?)
 }
 
+/// Compiles a pattern.
+fn compile(pattern: &str, modifiers: &str) -> Compilation {
+    // Each character of a pattern takes far longer than one of a text.
+    let mut operations = pattern.len() as u64;
+    let result = translate(pattern, modifiers).and_then(|translated| {
+        let of_size = |bytes: usize| {
+            operations += weight_of(bytes);
+            let mut builder = ::regex::RegexBuilder::new(&translated);
+            let compiled = builder.size_limit(bytes).nest_limit(NESTING_MAX).build().ok()?;
+            Some(Regex { compiled, bytes_max: bytes })
+        };
+        // What the translation lets through is valid: what the engine refuses is too much for it.
+        COMPILED_BYTES.into_iter().find_map(of_size).ok_or(Why::Unsupported)
+    });
+    Compilation { result, operations }
+}
+
+type Parameters<'a> = (&'a str, &'a str, Option<&'a str>);
+
 fn matches(args: &Args<'_>, _: &Moment) -> Value {
-    call(args, |(text, pattern, modifiers): (&str, &str, Option<&str>)| {
-        cached(pattern, modifiers.unwrap_or(""))?.is_match(text)
+    call(args, |(text, pattern, modifiers): Parameters<'_>| {
+        let regex = compiled(pattern, modifiers.unwrap_or("")).result.ok()?;
+        regex.is_match(text)
     })
+}
+
+/// Whatever a thread may have compiled before, a call pays for compiling its pattern.
+fn cost_of_match(args: &Args<'_>) -> u64 {
+    let mut operations = 0;
+    call(args, |(text, pattern, modifiers): Parameters<'_>| {
+        let compiled = compiled(pattern, modifiers.unwrap_or(""));
+        operations = compiled.operations + compiled.result.map_or(0, |regex| regex.cost(text));
+        Value::Undefined
+    });
+    cost::surface(args) + operations
 }
 
 /// What a thread compiled of late; the latest is the last.
 struct Cached {
     pattern: String,
     modifiers: String,
-    compiled: Option<Regex>,
+    compiled: Compilation,
 }
 
 thread_local! {
     static CACHE: RefCell<Vec<Cached>> = const { RefCell::new(Vec::new()) };
 }
 
-fn cached(pattern: &str, modifiers: &str) -> Option<Regex> {
+/// A pattern with modifiers, compiled.
+pub fn compiled(pattern: &str, modifiers: &str) -> Compilation {
     CACHE.with_borrow_mut(|cache| {
         let known = cache.iter().position(|c| c.pattern == pattern && c.modifiers == modifiers);
         let entry = match known {
@@ -98,7 +148,7 @@ fn cached(pattern: &str, modifiers: &str) -> Option<Regex> {
             None => Cached {
                 pattern: pattern.to_string(),
                 modifiers: modifiers.to_string(),
-                compiled: compile(pattern, modifiers).ok(),
+                compiled: compile(pattern, modifiers),
             },
         };
         if cache.len() == CACHED_PATTERNS_MAX {

@@ -220,8 +220,10 @@ impl Translator<'_> {
 
     /// A counted quantifier behind the brace that was read, if it is one: `{3}`, `{3,}`, `{3,5}`.
     fn counted(&mut self) -> Result<Option<String>, Why> {
-        let ahead: String = self.rest.clone().take_while(|c| *c != '}').collect();
-        let is_closed = self.rest.clone().nth(ahead.chars().count()).is_some();
+        // No farther than it can be one: a pattern of braces is gone over once, not once for each.
+        let may_follow = |c: &char| c.is_ascii_digit() || *c == ',';
+        let ahead: String = self.rest.clone().take_while(may_follow).collect();
+        let is_closed = self.rest.clone().nth(ahead.len()) == Some('}');
         let (least, most) = ahead.split_once(',').unwrap_or((&ahead, &ahead));
         let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
         if !is_closed || ahead.is_empty() || !is_number(least) || !is_number(most) {
@@ -239,7 +241,7 @@ impl Translator<'_> {
             let most = number(most).filter(|most| least <= *most).ok_or(Why::Invalid)?;
             format!("{{{least},{most}}}")
         };
-        let _closing = self.rest.nth(ahead.chars().count());
+        let _closing = self.rest.nth(ahead.len());
         Ok(Some(quantifier))
     }
 

@@ -3,6 +3,10 @@
 use super::super::tests::laws;
 use super::*;
 
+fn compile(pattern: &str, modifiers: &str) -> Result<Regex, Why> {
+    super::compile(pattern, modifiers).result
+}
+
 /// Checks one pattern against texts that match and texts that do not.
 fn check(pattern: &str, modifiers: &str, matching: &[&str], others: &[&str]) {
     let regex = compile(pattern, modifiers).unwrap_or_else(|why| panic!("{pattern}: {why}"));

@@ -145,7 +145,7 @@ proptest! {
         pattern in r"[abc()|?*+{}\[\]^$.\\,0-9:<>=!imsx#\- ]{0,24}|.{0,16}",
         modifiers in "[imsx]{0,3}",
     ) {
-        if let Ok(regex) = regex::compile(&pattern, &modifiers) {
+        if let Ok(regex) = regex::compiled(&pattern, &modifiers).result {
             let _ = regex.is_match("abcabc 123\n");
         }
     }
