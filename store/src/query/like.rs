@@ -45,14 +45,12 @@ impl LikePattern {
                 c if Some(c) == escape => Piece::Exactly(chars.next().unwrap_or(c)),
                 '%' => Piece::AnyRun,
                 '_' => Piece::AnyOne,
-                '[' if may_end => match read_set(&mut chars, escape) {
-                    Some(set) => set,
+                '[' if may_end => {
+                    let set = read_set(&mut chars, escape);
+                    may_end = set.is_some();
                     // Without its end it is a character like any other.
-                    None => {
-                        may_end = false;
-                        Piece::Exactly('[')
-                    }
-                },
+                    set.unwrap_or(Piece::Exactly('['))
+                }
                 c => Piece::Exactly(c),
             };
             if piece != Piece::AnyRun || pieces.last() != Some(&Piece::AnyRun) {

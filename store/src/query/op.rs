@@ -189,7 +189,7 @@ impl Op {
             Op::Constant(_) | Op::Path(_) | Op::DocumentId => {}
             Op::Computed(computed) => computed.body.visit(see),
             Op::Steps(one, _) | Op::Unary(_, one) | Op::Like(one, _) | Op::Matches(one, _) => {
-                one.visit(see)
+                one.visit(see);
             }
             Op::Binary(_, left, right) | Op::LikeComputed(left, right, _) => {
                 left.visit(see);

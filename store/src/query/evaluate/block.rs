@@ -62,7 +62,7 @@ impl Block {
         run: &Run,
         each: EachRow<'_>,
     ) -> ControlFlow<()> {
-        self.rows_tried(row, run, &mut |row| row.map_or(Continue(()), |row| each(row)))
+        self.rows_tried(row, run, &mut |row| row.map_or(Continue(()), &mut *each))
     }
 
     /// The same, telling also of rows that fell away: there may be millions of them, one after the
