@@ -487,7 +487,6 @@ impl<M: Machine> Group<M> {
     pub fn status(&self) -> GroupStatus {
         let metrics = self.shared.raft.metrics().borrow_watched().clone();
         let leadership = self.leadership();
-        let members_since = metrics.membership_config.log_id().as_ref().map(|id| id.index());
         let membership = metrics.membership_config.membership();
         let index = |id: Option<crate::types::RaftLogId>| id.map(|id| id.index());
         let matching = metrics.replication.map(|replication| {
@@ -503,7 +502,7 @@ impl<M: Machine> Group<M> {
             voters: membership.voter_ids().collect(),
             is_joint: membership.get_joint_config().len() > 1,
             learners: membership.learner_ids().collect(),
-            members_since,
+            members_since: index(*metrics.membership_config.log_id()),
             matching: matching.unwrap_or_default(),
             is_resting: self.shared.rest.is_resting(),
             stopped: metrics.running_state.err().map(|fatal| fatal.to_string()),

@@ -60,19 +60,14 @@ impl Garbler {
     }
 
     fn answer(&self, request: NodeRequest) -> Bytes {
-        let answer = match &request {
-            NodeRequest::Probe => {
-                NodeResponse::Probe(Probed { formed: true, known_directory: None })
-            }
-            NodeRequest::Catalog(CatalogCommand::RegisterNode { node, .. }) => {
-                let replica = ReplicaId { node: *node, incarnation: 5 };
-                let result = Ok(Created::Node(replica));
-                NodeResponse::Catalog(Ok(CatalogOutcome { lsn: Lsn(5), result }))
-            }
-            _ => {
-                self.asked.lock().unwrap().push(request);
-                return Bytes::from_static(b"\xff\xff\xff");
-            }
+        let answer = if matches!(request, NodeRequest::Probe) {
+            NodeResponse::Probe(Probed { formed: true, known_directory: None })
+        } else if let NodeRequest::Catalog(CatalogCommand::RegisterNode { node, .. }) = request {
+            let result = Ok(Created::Node(ReplicaId { node, incarnation: 5 }));
+            NodeResponse::Catalog(Ok(CatalogOutcome { lsn: Lsn(5), result }))
+        } else {
+            self.asked.lock().unwrap().push(request);
+            return Bytes::from_static(b"\xff\xff\xff");
         };
         Bytes::from(codec::encode(&answer))
     }
