@@ -2,7 +2,8 @@
 //!
 //! 1. The leader takes a view of its machine and offers it: "my state after entry 7.1200".
 //! 2. The follower answers what it has already: nothing, or what a broken transfer brought.
-//! 3. Each chunk holds the rows behind those, is checked and appended to a staging file; the last one is followed by a sync.
+//! 3. Each chunk holds the rows behind those. It is checked and appended to a staging file; the last one
+//!    is followed by a sync.
 //! 4. openraft installs the file: sync, marker, old rows out, new rows in, flush, marker away. The
 //!    machine shows nothing meanwhile.
 //!
@@ -142,7 +143,8 @@ impl SnapshotStore {
         Ok(Incoming { position, name, file, offset: 0, received: Received::default() })
     }
 
-    /// Takes the chunk behind what was `received`, if no other has come meanwhile; answers what is here now.
+    /// Takes a chunk that was made to follow what is `received`, if nothing else has come meanwhile; answers
+    /// what is here now.
     pub(crate) fn stage(
         &self,
         position: Option<LogId>,

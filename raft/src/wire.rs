@@ -63,39 +63,13 @@ pub(crate) struct Envelope {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
-    Append {
-        vote: Vote,
-        previous: Option<LogId>,
-        entries: Vec<LogEntry>,
-        committed: Option<LogId>,
-    },
-    Vote {
-        vote: Vote,
-        last: Option<LogId>,
-        transfer: bool,
-    },
-    PreVote {
-        vote: Vote,
-        last: Option<LogId>,
-    },
-    TransferLeader {
-        from: Vote,
-        to: ReplicaId,
-        last: Option<LogId>,
-    },
-    SnapshotBegin {
-        progress: Progress,
-    },
-    /// A chunk, and what it was made to follow.
-    SnapshotChunk {
-        position: Option<LogId>,
-        received: Received,
-        bytes: Bytes,
-    },
-    SnapshotInstall {
-        vote: Vote,
-        progress: Progress,
-    },
+    Append { vote: Vote, previous: Option<LogId>, entries: Vec<LogEntry>, committed: Option<LogId> },
+    Vote { vote: Vote, last: Option<LogId>, transfer: bool },
+    PreVote { vote: Vote, last: Option<LogId> },
+    TransferLeader { from: Vote, to: ReplicaId, last: Option<LogId> },
+    SnapshotBegin { progress: Progress },
+    SnapshotChunk { position: Option<LogId>, received: Received, bytes: Bytes },
+    SnapshotInstall { vote: Vote, progress: Progress },
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -11,7 +11,7 @@ use ephemeris_store::snapshot::Received;
 use ephemeris_store::time::{ClockInterval, Millis};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::*;
 use crate::disk::Disk as _;
@@ -23,6 +23,7 @@ use crate::wal::{Wal, WalOptions};
 const GROUP: GroupId = GroupId::CATALOG;
 const ME: ReplicaId = ReplicaId { node: NodeId(1), incarnation: 0 };
 const PATIENCE: Duration = Duration::from_secs(30);
+const POLL_EVERY: Duration = Duration::from_millis(1);
 /// How long something must not happen.
 const WHILE: Duration = Duration::from_millis(200);
 
@@ -102,9 +103,12 @@ impl Fixture {
         Self { group: started.await.unwrap(), engine, snapshots, arrived, gate }
     }
 
-    /// Waits until the machine is at work, removes the replica meanwhile, and lets the machine go on.
-    async fn remove_at_work(&mut self) {
+    async fn wait_until_at_work(&mut self) {
         timeout(PATIENCE, self.arrived.recv()).await.expect("it is at work");
+    }
+
+    /// Removes the replica while the machine is at work, and lets the machine go on.
+    async fn remove_at_work(&self) {
         let group = self.group.clone();
         let mut removing: JoinHandle<_> = tokio::spawn(async move { group.remove().await });
         assert!(timeout(WHILE, &mut removing).await.is_err(), "it waits for what is under way");
@@ -141,10 +145,19 @@ fn entries_that_are_being_applied_leave_no_rows_behind() {
         f.group.form(&[ME]).await.unwrap();
         let settled = async { while f.group.settle().await.is_err() {} };
         timeout(PATIENCE, settled).await.expect("it leads");
-        for _ in 0..3 {
-            let group = f.group.clone();
+        let propose = |group: Group<Gated>| {
             tokio::spawn(async move { group.propose(command()).await });
-        }
+        };
+        propose(f.group.clone());
+        f.wait_until_at_work().await;
+        let applying = f.group.last_logged().map(|id| id.index);
+        propose(f.group.clone());
+        let committed = async {
+            while f.group.status().committed <= applying {
+                sleep(POLL_EVERY).await;
+            }
+        };
+        timeout(PATIENCE, committed).await.expect("it is queued");
         f.remove_at_work().await;
         f.assert_nothing_is_left();
     });
@@ -165,6 +178,7 @@ fn a_snapshot_that_is_being_installed_leaves_no_rows_behind() {
         let group = f.group.clone();
         let vote = Vote { term: 1, replica: 2, committed: true };
         let installing = tokio::spawn(async move { group.install_snapshot(vote, &progress).await });
+        f.wait_until_at_work().await;
         f.remove_at_work().await;
         assert!(installing.await.unwrap().is_err());
         f.assert_nothing_is_left();

@@ -11,8 +11,13 @@ pub(super) fn surface(args: &Args<'_>) -> u64 {
     args.iter().map(|arg| weight_of(length(arg))).sum()
 }
 
-/// Going over all there is in each argument.
+/// Going over all there is in each argument. Of what an item holds it is no more than its bytes.
 pub(super) fn whole(args: &Args<'_>) -> u64 {
+    args.iter().map(|arg| weight_of(all(arg))).sum()
+}
+
+/// Making keys of all there is in each argument, and looking these up: half an operation for a number.
+pub(super) fn keys(args: &Args<'_>) -> u64 {
     args.iter().map(|arg| weight_of(arg.size())).sum()
 }
 
@@ -26,7 +31,7 @@ pub(super) fn one_in_array(args: &Args<'_>) -> u64 {
 pub(super) fn each_in_array(args: &Args<'_>) -> u64 {
     let Some((array, sought)) = args.split_first() else { return 0 };
     let goes_deep = sought.iter().any(|one| matches!(**one, Value::Array(_) | Value::Object(_)));
-    let once = if goes_deep { array.size() } else { with_texts(array) };
+    let once = if goes_deep { all(array) } else { with_texts(array) };
     surface(sought) + times(once, sought)
 }
 
@@ -46,6 +51,18 @@ fn length(value: &Value) -> usize {
         Value::Text(text) => text.len(),
         Value::Array(elements) => elements.len(),
         Value::Object(members) => members.len(),
+    }
+}
+
+/// The same with all that lies deeper.
+fn all(value: &Value) -> usize {
+    match value {
+        Value::Undefined | Value::Null | Value::Bool(_) | Value::Number(_) => 1,
+        Value::Text(text) => 1 + text.len(),
+        Value::Array(elements) => 1 + elements.iter().map(all).sum::<usize>(),
+        Value::Object(members) => {
+            1 + members.iter().map(|(name, value)| 1 + name.len() + all(value)).sum::<usize>()
+        }
     }
 }
 

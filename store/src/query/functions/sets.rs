@@ -10,10 +10,10 @@ use super::{Args, Function, Moment, cost};
 use crate::query::value::{Number, Value};
 
 pub(super) const FUNCTIONS: &[Function] = &[
-    Function::new("SETUNION", 2, 2, union).at(cost::whole),
-    Function::new("SETINTERSECT", 2, 2, intersect).at(cost::whole),
-    Function::new("SETDIFFERENCE", 2, 2, difference).at(cost::whole),
-    Function::new("SETEQUAL", 2, 2, equal).at(cost::whole),
+    Function::new("SETUNION", 2, 2, union).at(cost::keys),
+    Function::new("SETINTERSECT", 2, 2, intersect).at(cost::keys),
+    Function::new("SETDIFFERENCE", 2, 2, difference).at(cost::keys),
+    Function::new("SETEQUAL", 2, 2, equal).at(cost::keys),
 ];
 
 /// Those of the first, then what the second adds.
