@@ -10,7 +10,7 @@ use ephemeris_store::machine::Entry;
 use ephemeris_store::snapshot::Received;
 use ephemeris_store::time::{ClockInterval, Millis};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::*;
@@ -110,11 +110,13 @@ impl Fixture {
     /// Removes the replica while the machine is at work, and lets the machine go on.
     async fn remove_at_work(&self) {
         let group = self.group.clone();
-        let mut removing: JoinHandle<_> = tokio::spawn(async move { group.remove().await });
-        assert!(timeout(WHILE, &mut removing).await.is_err(), "it waits for what is under way");
+        let mut removing = JoinSet::new();
+        removing.spawn(async move { group.remove().await });
+        let early = timeout(WHILE, removing.join_next()).await;
+        assert!(early.is_err(), "it waits for what is under way");
         self.gate.send(()).unwrap();
-        let removed = timeout(PATIENCE, removing).await.expect("it ends");
-        removed.unwrap().unwrap();
+        let removed = timeout(PATIENCE, removing.join_next()).await.expect("it ends");
+        removed.unwrap().unwrap().unwrap();
     }
 
     fn assert_nothing_is_left(&mut self) {
@@ -145,8 +147,9 @@ fn entries_that_are_being_applied_leave_no_rows_behind() {
         f.group.form(&[ME]).await.unwrap();
         let settled = async { while f.group.settle().await.is_err() {} };
         timeout(PATIENCE, settled).await.expect("it leads");
-        let propose = |group: Group<Gated>| {
-            tokio::spawn(async move { group.propose(command()).await });
+        let mut proposals = JoinSet::new();
+        let mut propose = |group: Group<Gated>| {
+            proposals.spawn(async move { group.propose(command()).await });
         };
         propose(f.group.clone());
         f.wait_until_at_work().await;
@@ -177,10 +180,11 @@ fn a_snapshot_that_is_being_installed_leaves_no_rows_behind() {
         snapshots.stage(progress.applied, &received, &chunk).unwrap();
         let group = f.group.clone();
         let vote = Vote { term: 1, replica: 2, committed: true };
-        let installing = tokio::spawn(async move { group.install_snapshot(vote, &progress).await });
+        let mut installing = JoinSet::new();
+        installing.spawn(async move { group.install_snapshot(vote, &progress).await });
         f.wait_until_at_work().await;
         f.remove_at_work().await;
-        assert!(installing.await.unwrap().is_err());
+        assert!(installing.join_next().await.unwrap().unwrap().is_err());
         f.assert_nothing_is_left();
         f.engine.crash();
         f.assert_nothing_is_left();
