@@ -145,7 +145,7 @@ fn a_chunk_that_was_made_to_follow_another_row_is_not_taken() {
         let [ours, theirs] = [&littered, &tidy].map(|offer| receive(&store(), offer, *chunks));
         ours.last_row != theirs.last_row
     };
-    let chunks = (1..).find(differs).unwrap();
+    let chunks = (1..=u32::MAX).find(differs).unwrap();
     let (store, other) = (store(), store());
     let received = receive(&store, &littered, chunks);
     let elsewhere = receive(&other, &tidy, chunks);

@@ -38,7 +38,7 @@ fn refused(members: &str, operations: &str, reason: &str) {
     assert!(error.contains(reason), "{operations}: {error}");
 }
 
-/// serde_json gives it a meaning of its own with one of its features.
+/// `serde_json` gives it a meaning of its own with one of its features.
 #[test]
 fn no_name_of_a_member_means_anything() {
     let x = r#""x":{"$serde_json::private::RawValue":1,"$serde_json::private::Number":"y"}"#;

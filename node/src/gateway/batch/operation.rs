@@ -168,7 +168,7 @@ impl Operation<'_> {
             .id
             .as_ref()
             .ok_or_else(|| ApiError::BadRequest("The operation needs an 'id'.".to_string()))?;
-        Ok(ItemId::try_from(id.to_string())?)
+        Ok(ItemId::try_from(id.clone())?)
     }
 
     fn precondition(&self) -> Precondition {

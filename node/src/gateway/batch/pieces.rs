@@ -1,6 +1,6 @@
 //! Reads JSON value by value, for those who need some of them as they stand.
 //!
-//! serde_json's `RawValue` would do. But its feature gives a member named `$serde_json::private::RawValue`
+//! `RawValue` of `serde_json` would do. But its feature gives a member named `$serde_json::private::RawValue`
 //! a meaning of its own wherever a tree is read, and clients may name members as they like.
 
 use std::borrow::Cow;
