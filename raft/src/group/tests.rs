@@ -43,6 +43,14 @@ impl Disks {
         Catalog::open(Arc::new(self.engine.clone())).unwrap()
     }
 
+    /// A replica that leads its group alone.
+    async fn lead(&self) -> Group<Catalog> {
+        let group = self.start(SyncTime::from(Duration::from_millis(1))).await;
+        group.form(&[me()]).await.unwrap();
+        settle(&group).await;
+        group
+    }
+
     /// Starts the only replica of a group.
     async fn start(&self, sync_time: SyncTime) -> Group<Catalog> {
         let storage = Storage {
@@ -121,9 +129,7 @@ fn a_log_that_went_another_way_than_the_machine_follows_it() {
 fn a_snapshot_that_counts_as_installed_is_durable() {
     simulate(1, async {
         let disks = Disks::default();
-        let group = disks.start(SyncTime::from(Duration::from_millis(1))).await;
-        group.form(&[me()]).await.unwrap();
-        settle(&group).await;
+        let group = disks.lead().await;
         let progress = group.progress();
         assert!(progress.applied.is_some());
         let vote = Vote { term: 9, replica: 9, committed: true };
@@ -138,9 +144,7 @@ fn a_snapshot_that_counts_as_installed_is_durable() {
 fn a_deposed_leader_whose_snapshot_is_not_needed_learns_it() {
     simulate(1, async {
         let disks = Disks::default();
-        let group = disks.start(SyncTime::from(Duration::from_millis(1))).await;
-        group.form(&[me()]).await.unwrap();
-        settle(&group).await;
+        let group = disks.lead().await;
         let progress = group.progress();
         let own = group.vote().unwrap();
         assert!(own.term > 0);

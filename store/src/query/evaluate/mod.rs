@@ -149,16 +149,8 @@ fn like_computed(text: &Value, pattern: &Value, escape: Option<char>, run: &Run)
 }
 
 fn regex_matches(text: &Value, regex: &Regex, run: &Run) -> Value {
-    match text {
-        Value::Text(text) if run.spend(regex.cost(text)) => regex.is_match(text).into(),
-        Value::Undefined
-        | Value::Null
-        | Value::Bool(_)
-        | Value::Number(_)
-        | Value::Text(_)
-        | Value::Array(_)
-        | Value::Object(_) => Value::Undefined,
-    }
+    let Value::Text(text) = text else { return Value::Undefined };
+    if run.spend(regex.cost(text)) { regex.is_match(text).into() } else { Value::Undefined }
 }
 
 /// Most functions take one or two arguments: these need no list of their own.
