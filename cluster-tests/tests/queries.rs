@@ -158,6 +158,29 @@ async fn a_query_reaches_more_partitions_than_it_asks_at_once() {
 }
 
 #[tokio::test]
+async fn a_key_outside_the_range_that_is_asked_has_no_rows_and_no_next_page() {
+    let world = World::new(json!({}), 12_000).await;
+    let ranges = world.client.ask(Call::get(world.carts.path() + "/pkranges")).await.expect(200);
+    let middle = ranges.json()["PartitionKeyRanges"][0]["maxExclusive"].clone();
+    let middle = middle.as_str().expect("a range ends at text");
+    let key = ("x-ms-documentdb-partitionkey", r#"["key 7"]"#);
+    for (query, there, elsewhere) in [
+        ("SELECT VALUE c.n FROM c", json!([7]), json!([])),
+        ("SELECT VALUE c.n FROM c ORDER BY c.n", json!([7]), json!([])),
+        ("SELECT VALUE COUNT(1) FROM c", json!([1]), json!([0])),
+    ] {
+        let mut found = Vec::new();
+        for range in [("x-ms-start-epk", middle), ("x-ms-end-epk", middle)] {
+            let answer = world.ask(query, &[key, range]).await.expect(200);
+            assert_eq!(answer.continuation(), None, "{query}");
+            found.push(answer.json()["Documents"].clone());
+        }
+        found.sort_by_key(|rows| *rows == elsewhere);
+        assert_eq!(found, [there, elsewhere], "{query}");
+    }
+}
+
+#[tokio::test]
 async fn a_text_that_is_too_long_is_refused() {
     let world = World::new(json!({}), 400).await;
     let text = |bytes: usize| {

@@ -502,6 +502,9 @@ impl SlotRange {
     /// The whole hash space.
     pub const ALL: SlotRange = SlotRange { start: 0, end: SLOTS };
 
+    /// No slot.
+    pub const NONE: SlotRange = SlotRange { start: 0, end: 0 };
+
     /// True if the slot lies inside.
     pub fn contains(self, slot: u8) -> bool {
         (self.start..self.end).contains(&u16::from(slot))

@@ -307,6 +307,17 @@ impl Content {
     }
 }
 
+/// What comes behind one partition's part of a page.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Then {
+    /// The page ends.
+    End,
+    /// The same partition goes on, for no place can tell what was added up so far.
+    Again,
+    /// The next partition.
+    Next,
+}
+
 /// A page that walks through partitions in the order of the hash space.
 pub struct Walk<'q> {
     query: &'q CompiledQuery,
@@ -363,8 +374,8 @@ impl<'q> Walk<'q> {
         }
     }
 
-    /// Takes up what the next partition found. True if the page ends here.
-    pub fn take(&mut self, slots: SlotRange, page: Page) -> bool {
+    /// Takes up what the next partition found.
+    pub fn take(&mut self, slots: SlotRange, page: Page) -> Then {
         let items = usize::try_from(page.work.items_loaded).unwrap_or(usize::MAX);
         self.items_left = self.items_left.saturating_sub(items);
         match (page.harvest, &mut self.sums) {
@@ -384,7 +395,12 @@ impl<'q> Walk<'q> {
             None => (slots.end, None),
         };
         let is_full = self.bytes_left == 0 || self.items_left == 0;
-        self.within.is_some() || self.gate.is_full() || (is_full && self.may_end())
+        match (self.within.is_some(), self.may_end()) {
+            (true, false) => Then::Again,
+            (true, true) => Then::End,
+            (false, may_end) if self.gate.is_full() || (is_full && may_end) => Then::End,
+            (false, _) => Then::Next,
+        }
     }
 
     /// True if a place can tell what was added up so far.

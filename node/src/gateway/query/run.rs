@@ -17,8 +17,8 @@ use ephemeris_store::item::client_json;
 use ephemeris_store::partition_key::SlotRange;
 use ephemeris_store::query::{
     Anchored, CompiledQuery, Course, Merged, Moment, Page, PageLimits, Place, Position, Progress,
-    Resume, Run, Scope, Value, Walk, Window, merge_distinct_groups, merge_keyed, merge_sorted,
-    merge_unique, rows_wanted,
+    Resume, Run, Scope, Then, Value, Walk, Window, merge_distinct_groups, merge_keyed,
+    merge_sorted, merge_unique, rows_wanted,
 };
 use ephemeris_store::time::Millis;
 use futures_util::future::join_all;
@@ -247,7 +247,7 @@ impl QueryRun<'_> {
         let limits = PageLimits { rows: self.limit, bytes: PAGE_BYTES_MAX, items: ITEMS_MAX };
         let mut walk = Walk::new(self.compiled, position, self.left, limits);
         let mut targets = self.targets.clone();
-        let end = targets.last().map_or(SlotRange::ALL, |partition| partition.slots);
+        let end = targets.last().map_or(SlotRange::NONE, |partition| partition.slots);
         targets.retain(|partition| walk.awaits(partition.slots));
         'pages: for some in targets.chunks(at_once) {
             let asked: Vec<_> = some
@@ -258,17 +258,27 @@ impl QueryRun<'_> {
                 })
                 .collect();
             let responses = join_all(asked).await;
-            for (at, (partition, response)) in some.iter().zip(responses).enumerate() {
-                let first_page = walk.resume(partition.slots).is_none();
+            for (at, (partition, mut response)) in some.iter().zip(responses).enumerate() {
                 let is_begun = partition.group != targets[0].group || at > 0;
-                let response = match response {
-                    // What other partitions were charged for is not thrown away: the page ends here.
-                    Err(RequestError::Throttled { .. }) if is_begun => break 'pages,
-                    response => response?,
-                };
-                let page = self.take(partition, first_page, response)?;
-                if walk.take(partition.slots, page) {
-                    break 'pages;
+                loop {
+                    let first_page = walk.resume(partition.slots).is_none();
+                    let answered = match response {
+                        // What other partitions were charged for is not thrown away: the page ends here.
+                        Err(RequestError::Throttled { .. }) if is_begun && walk.may_end() => {
+                            break 'pages;
+                        }
+                        response => response?,
+                    };
+                    let page = self.take(partition, first_page, answered)?;
+                    match walk.take(partition.slots, page) {
+                        Then::End => break 'pages,
+                        Then::Next => break,
+                        Then::Again => {
+                            let resume = walk.resume(partition.slots);
+                            let limits = walk.limits(ROWS_SKIPPED_MAX);
+                            response = self.ask(partition, resume, limits).await;
+                        }
+                    }
                 }
             }
             if clock::monotonic() >= time_is_up && walk.may_end() {
