@@ -38,6 +38,7 @@ pub use ability::Ability;
 pub use links::{Link, Passage};
 pub use node::Resource;
 pub use ports::Port;
+pub use process::binary;
 pub use status::{GroupStatus, NodeStatus, ReplicaStatus, Status};
 
 /// How long a node may take until it is ready, on a machine that is busy with other tests.

@@ -282,7 +282,7 @@ fn without_settings(mut command: Command) -> Command {
 }
 
 /// Where the program is: `EPHEMERIS_BIN`, or what `cargo build` left beside this executable.
-fn binary() -> PathBuf {
+pub fn binary() -> PathBuf {
     if let Some(path) = std::env::var_os("EPHEMERIS_BIN") {
         let path = PathBuf::from(path);
         assert!(path.is_file(), "EPHEMERIS_BIN is {}, which is no file", path.display());
