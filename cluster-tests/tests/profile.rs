@@ -26,7 +26,8 @@ fn a_third_of_the_functions_it_knows_are_in_the_binary() {
     let there = known.intersection(&built).count();
     assert!(
         !known.is_empty() && 3 * there >= known.len(),
-        "of {} functions that .cargo/ephemeris.profdata knows {there} are there: run .ci/profile",
+        "of {} functions that .cargo/ephemeris.profdata knows {there} are there: `cargo clean` if what is built is \
+         older than .cargo/rustc, else .ci/profile",
         known.len()
     );
 }
