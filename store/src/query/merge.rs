@@ -307,17 +307,6 @@ impl Content {
     }
 }
 
-/// What comes behind one partition's part of a page.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Then {
-    /// The page ends.
-    End,
-    /// The same partition goes on, for no place can tell what was added up so far.
-    Again,
-    /// The next partition.
-    Next,
-}
-
 /// A page that walks through partitions in the order of the hash space.
 pub struct Walk<'q> {
     query: &'q CompiledQuery,
@@ -374,8 +363,9 @@ impl<'q> Walk<'q> {
         }
     }
 
-    /// Takes up what the next partition found.
-    pub fn take(&mut self, slots: SlotRange, page: Page) -> Then {
+    /// Takes up what the next partition found. True if the page ends here; else the partition goes on
+    /// if it is still awaited.
+    pub fn take(&mut self, slots: SlotRange, page: Page) -> bool {
         let items = usize::try_from(page.work.items_loaded).unwrap_or(usize::MAX);
         self.items_left = self.items_left.saturating_sub(items);
         match (page.harvest, &mut self.sums) {
@@ -394,13 +384,8 @@ impl<'q> Walk<'q> {
             Some(next) => (slots.start.max(self.slot), Some(next)),
             None => (slots.end, None),
         };
-        let is_full = self.bytes_left == 0 || self.items_left == 0;
-        match (self.within.is_some(), self.may_end()) {
-            (true, false) => Then::Again,
-            (true, true) => Then::End,
-            (false, may_end) if self.gate.is_full() || (is_full && may_end) => Then::End,
-            (false, _) => Then::Next,
-        }
+        let pauses = self.within.is_some() || self.bytes_left == 0 || self.items_left == 0;
+        self.gate.is_full() || (pauses && self.may_end())
     }
 
     /// True if a place can tell what was added up so far.

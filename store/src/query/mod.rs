@@ -54,7 +54,7 @@ pub use execute::{Halt, Question, Signal, Source, run_page};
 pub(crate) use functions::spatial::{Region, cells_of};
 pub use functions::{Metric, Moment};
 pub use merge::{
-    Merged, Position, Progress, Then, Walk, distinct_groups as merge_distinct_groups,
+    Merged, Position, Progress, Walk, distinct_groups as merge_distinct_groups,
     keyed as merge_keyed, rows_wanted, sorted as merge_sorted, unique as merge_unique,
 };
 pub use needed::Needed;

@@ -5,7 +5,7 @@ use ephemeris_store::partition::{PageOutcome, Partition};
 use ephemeris_store::partition_key::SlotRange;
 use ephemeris_store::query::{
     Anchor, Anchored, CompiledQuery, Course, Halt, Merged, Moment, Page, PageLimits, Position,
-    Question, Resume, Run, Scope, Signal, Source, Then, Value, Walk, Window, merge_distinct_groups,
+    Question, Resume, Run, Scope, Signal, Source, Value, Walk, Window, merge_distinct_groups,
     merge_keyed, merge_sorted, merge_unique, rows_wanted, run_page,
 };
 use ephemeris_store::time::{Millis, Seconds};
@@ -68,22 +68,15 @@ impl Asking<'_> {
             (Course::Walk | Course::Sums, at) => {
                 let mut walk = Walk::new(self.query, at, left, self.limits);
                 let end = partitions.last().map_or(SlotRange::ALL, |last| last.spec().slots);
-                let mut left = partitions.iter();
-                let mut next = left.next();
-                while let Some(partition) = next {
+                'pages: for partition in partitions {
                     let slots = partition.spec().slots;
-                    let then = if walk.awaits(slots) {
+                    while walk.awaits(slots) {
                         let limits = walk.limits(1000);
                         let page = self.ask(partition, walk.resume(slots).as_ref(), limits)?;
-                        walk.take(slots, page)
-                    } else {
-                        Then::Next
-                    };
-                    next = match then {
-                        Then::End => None,
-                        Then::Again => next,
-                        Then::Next => left.next(),
-                    };
+                        if walk.take(slots, page) {
+                            break 'pages;
+                        }
+                    }
                 }
                 return Ok(walk.end(end, run));
             }

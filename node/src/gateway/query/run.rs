@@ -17,8 +17,8 @@ use ephemeris_store::item::client_json;
 use ephemeris_store::partition_key::SlotRange;
 use ephemeris_store::query::{
     Anchored, CompiledQuery, Course, Merged, Moment, Page, PageLimits, Place, Position, Progress,
-    Resume, Run, Scope, Then, Value, Walk, Window, merge_distinct_groups, merge_keyed,
-    merge_sorted, merge_unique, rows_wanted,
+    Resume, Run, Scope, Value, Walk, Window, merge_distinct_groups, merge_keyed, merge_sorted,
+    merge_unique, rows_wanted,
 };
 use ephemeris_store::time::Millis;
 use futures_util::future::join_all;
@@ -270,15 +270,14 @@ impl QueryRun<'_> {
                         response => response?,
                     };
                     let page = self.take(partition, first_page, answered)?;
-                    match walk.take(partition.slots, page) {
-                        Then::End => break 'pages,
-                        Then::Next => break,
-                        Then::Again => {
-                            let resume = walk.resume(partition.slots);
-                            let limits = walk.limits(ROWS_SKIPPED_MAX);
-                            response = self.ask(partition, resume, limits).await;
-                        }
+                    if walk.take(partition.slots, page) {
+                        break 'pages;
                     }
+                    if !walk.awaits(partition.slots) {
+                        break;
+                    }
+                    let resume = walk.resume(partition.slots);
+                    response = self.ask(partition, resume, walk.limits(ROWS_SKIPPED_MAX)).await;
                 }
             }
             if clock::monotonic() >= time_is_up && walk.may_end() {
