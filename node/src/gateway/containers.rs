@@ -20,7 +20,7 @@ use super::reply::{Reply, with_system_properties};
 use super::resolve::{Purpose, Resolved};
 use super::{Call, Gateway};
 use crate::partition::{PartitionRequest, PartitionResponse, PartitionStatistics, Policies};
-use crate::placement::plan_container;
+use crate::placement::{able_nodes, plan_container};
 use crate::requests::RequestError;
 
 /// How often a placement that went out of date is planned again.
@@ -80,8 +80,10 @@ async fn create_in_catalog(
 ) -> Result<(ContainerNumber, PolicyEpoch), Failure> {
     let text = Value::Object(definition.json().clone()).to_string();
     let partitions = throughput.map_or(1, Throughput::partitions);
+    let able = able_nodes(&gateway.node).await;
     for _ in 0..PLANS_MAX {
-        let placement = plan_container(gateway.node.directory().current().state(), partitions);
+        let view = gateway.node.directory().current();
+        let placement = plan_container(view.state(), &able, partitions);
         let definition = text.clone();
         let command =
             CatalogCommand::CreateContainer { database, definition, throughput, placement };

@@ -9,7 +9,7 @@ use ephemeris_store::catalog::CatalogCommand;
 use ephemeris_store::ids::{GroupId, NodeId, ReplicaId};
 use tracing::{debug, info, warn};
 
-use super::plan;
+use super::plan::{self, REPLICATION_FACTOR};
 use crate::clock;
 use crate::node::Node;
 use crate::requests::{NodeDescription, NodeRequest, NodeResponse};
@@ -90,16 +90,17 @@ impl Balancer {
     async fn repair_partitions(&self) {
         let directory = self.node.directory().current();
         let state = directory.state();
-        let mut repairs: Vec<_> = state
-            .partitions()
-            .filter_map(|partition| Some((partition.group, plan::repair(state, partition)?)))
-            .collect();
-        if repairs.is_empty() {
+        let all: BTreeSet<NodeId> = state.nodes().map(|record| record.node).collect();
+        if state.partitions().all(|partition| plan::repair(state, &all, partition).is_none()) {
             return;
         }
         let nodes = self.describe_nodes().await;
-        repairs.retain(|(group, _)| is_led(&nodes, *group));
-        for (group, plan) in repairs.into_iter().take(STEPS_MAX) {
+        let able = plan::able(&nodes);
+        let repairs = state.partitions().filter_map(|partition| {
+            let plan = plan::repair(state, &able, partition)?;
+            is_led(&nodes, partition.group).then_some((partition.group, plan))
+        });
+        for (group, plan) in repairs.take(STEPS_MAX) {
             info!(%group, ?plan, "moving replicas");
             let deadline = clock::monotonic() + DESCRIBE_DEADLINE * 5;
             let command = CatalogCommand::SetReplicas { group, plan };
@@ -134,6 +135,15 @@ impl Balancer {
     pub(crate) async fn describe_nodes(&self) -> BTreeMap<NodeId, NodeDescription> {
         describe_nodes(&self.node).await
     }
+}
+
+/// The nodes that can take replicas of a new container. Who that is matters only if not all get one.
+pub(crate) async fn able_nodes(node: &Node) -> BTreeSet<NodeId> {
+    let directory = node.directory().current();
+    if directory.state().nodes().count() <= REPLICATION_FACTOR {
+        return directory.state().nodes().map(|record| record.node).collect();
+    }
+    plan::able(&describe_nodes(node).await)
 }
 
 /// What every node that answers says of itself.

@@ -1,6 +1,6 @@
 //! Where replicas should live: pure functions from what is to what should be.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ephemeris_store::catalog::{CatalogState, PartitionRecord, ReplicaPlan};
 use ephemeris_store::ids::{GroupId, NodeId};
@@ -25,16 +25,25 @@ fn loads(state: &CatalogState) -> BTreeMap<NodeId, (usize, usize)> {
     loads
 }
 
-/// Plans the partitions of a new container: replicas on the nodes that have the fewest, the first
-/// one, which will lead, where the fewest lead.
-pub(crate) fn plan_container(state: &CatalogState, partitions: u16) -> Vec<ReplicaPlan> {
+/// The nodes that take new replicas: those that answered and are not about to stop.
+pub(crate) fn able(nodes: &BTreeMap<NodeId, NodeDescription>) -> BTreeSet<NodeId> {
+    nodes.values().filter(|node| !node.draining).map(|node| node.node).collect()
+}
+
+/// Plans the partitions of a new container: replicas on the able nodes that have the fewest, the first
+/// one, which will lead, where the fewest lead. Others are taken only if there are too few.
+pub(crate) fn plan_container(
+    state: &CatalogState,
+    able: &BTreeSet<NodeId>,
+    partitions: u16,
+) -> Vec<ReplicaPlan> {
     let mut loads = loads(state);
     let mut plans = Vec::with_capacity(usize::from(partitions));
     for _ in 0..partitions {
         let mut nodes: Vec<NodeId> = loads.keys().copied().collect();
-        nodes.sort_by_key(|node| (loads[node].0, *node));
+        nodes.sort_by_key(|node| (!able.contains(node), loads[node].0, *node));
         nodes.truncate(REPLICATION_FACTOR);
-        nodes.sort_by_key(|node| (loads[node].1, *node));
+        nodes.sort_by_key(|node| (!able.contains(node), loads[node].1, *node));
         for (at, node) in nodes.iter().enumerate() {
             let load = loads.get_mut(node).expect("the node was just listed");
             load.0 += 1;
@@ -45,10 +54,14 @@ pub(crate) fn plan_container(state: &CatalogState, partitions: u16) -> Vec<Repli
     plans
 }
 
-/// A better plan for a partition: replicas on nodes that are gone move to others, and missing ones
+/// A better plan for a partition: replicas on nodes that are gone move to able ones, and missing ones
 /// are added. None if the partition is fine, or nothing can be done: with no old replica left to copy
 /// from, new ones would form an empty group over lost data.
-pub(crate) fn repair(state: &CatalogState, partition: &PartitionRecord) -> Option<ReplicaPlan> {
+pub(crate) fn repair(
+    state: &CatalogState,
+    able: &BTreeSet<NodeId>,
+    partition: &PartitionRecord,
+) -> Option<ReplicaPlan> {
     let wanted = REPLICATION_FACTOR.min(state.nodes().count());
     let mut nodes: Vec<NodeId> = partition
         .replicas
@@ -56,16 +69,17 @@ pub(crate) fn repair(state: &CatalogState, partition: &PartitionRecord) -> Optio
         .map(|replica| replica.node)
         .filter(|node| state.node(*node).is_some())
         .collect();
-    let fine = nodes.len() == partition.replicas.len() && nodes.len() >= wanted;
-    if fine || nodes.is_empty() {
+    let are_gone = nodes.len() < partition.replicas.len();
+    let staying = nodes.len();
+    if staying == 0 {
         return None;
     }
     let loads = loads(state);
-    let mut others: Vec<NodeId> =
-        loads.keys().copied().filter(|node| !nodes.contains(node)).collect();
+    let takes = |node: &NodeId| able.contains(node) && !nodes.contains(node);
+    let mut others: Vec<NodeId> = loads.keys().copied().filter(takes).collect();
     others.sort_by_key(|node| (loads[node].0, *node));
-    nodes.extend(others.into_iter().take(wanted.saturating_sub(nodes.len())));
-    Some(ReplicaPlan(nodes))
+    nodes.extend(others.into_iter().take(wanted.saturating_sub(staying)));
+    (are_gone || nodes.len() > staying).then_some(ReplicaPlan(nodes))
 }
 
 /// The groups that cannot spare a node: without it no majority of their voters would be left that
@@ -126,8 +140,12 @@ mod tests {
 
     /// A catalog with three nodes and one partition on some of them.
     fn catalog(replicas: &[u32]) -> Arc<CatalogState> {
+        catalog_of(3, replicas)
+    }
+
+    fn catalog_of(nodes: u32, replicas: &[u32]) -> Arc<CatalogState> {
         let catalog = Catalog::open(Arc::new(MemoryEngine::new())).unwrap();
-        for node in 1..=3 {
+        for node in 1..=nodes {
             let (peer, url) = (String::new(), String::new());
             let (node, directory) = (NodeId(node), u128::from(node));
             let founder = true;
@@ -228,11 +246,40 @@ mod tests {
     fn a_partition_without_any_old_replica_is_not_made_anew() {
         let state = catalog(&[1, 2]);
         let mut partition = (**state.partition(PARTITION).unwrap()).clone();
-        let plan = repair(&state, &partition).unwrap();
+        let able = nodes([1, 2, 3]);
+        let plan = repair(&state, &able, &partition).unwrap();
         assert_eq!(plan, ReplicaPlan([1, 2, 3].map(NodeId).to_vec()));
         partition.replicas = vec![replica(8), replica(9)];
-        assert_eq!(repair(&state, &partition), None);
+        assert_eq!(repair(&state, &able, &partition), None);
         partition.replicas.push(replica(2));
-        assert!(repair(&state, &partition).is_some());
+        assert!(repair(&state, &able, &partition).is_some());
+    }
+    fn nodes<const N: usize>(numbers: [u32; N]) -> BTreeSet<NodeId> {
+        numbers.map(NodeId).into()
+    }
+
+    #[test]
+    fn new_partitions_go_to_nodes_that_are_able_and_to_others_only_if_those_are_too_few() {
+        let state = catalog_of(5, &[3, 4, 5]);
+        let placed = |able: &BTreeSet<NodeId>| -> Vec<NodeId> {
+            let [ReplicaPlan(nodes)] = &plan_container(&state, able, 1)[..] else {
+                panic!("one partition")
+            };
+            nodes.clone()
+        };
+        let all = nodes([1, 2, 3, 4, 5]);
+        assert_eq!(placed(&all), [1, 2, 3].map(NodeId), "they have the fewest");
+        assert_eq!(placed(&nodes([3, 4, 5])), [4, 5, 3].map(NodeId), "one leads already");
+        assert_eq!(placed(&nodes([4, 5])), [4, 5, 1].map(NodeId), "one who is able leads");
+    }
+
+    #[test]
+    fn a_missing_replica_waits_for_a_node_that_is_able() {
+        let state = catalog_of(5, &[1, 2]);
+        let partition = state.partition(PARTITION).unwrap();
+        let repaired = |able| repair(&state, &able, partition);
+        assert_eq!(repaired(nodes([1, 2])), None);
+        let plan = repaired(nodes([1, 2, 5])).unwrap();
+        assert_eq!(plan, ReplicaPlan([1, 2, 5].map(NodeId).to_vec()));
     }
 }
