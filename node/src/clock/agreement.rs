@@ -175,6 +175,16 @@ impl Agreement {
         self.settled.map(|settled| settled.as_of(now))
     }
 
+    /// True while a majority may say that the true offset lies elsewhere, and that is not believed yet.
+    pub(super) fn is_contradicted(&self) -> bool {
+        self.contradicted.is_some()
+    }
+
+    /// Begins with what this node alone went by.
+    pub(super) fn adopt(&mut self, bounds: Bounds, now: Micros) {
+        self.settled = Some(Known { bounds, at: now });
+    }
+
     /// How long the last agreement is ago.
     pub(super) fn age(&self, now: Micros) -> Option<Micros> {
         self.settled.map(|settled| now - settled.at)

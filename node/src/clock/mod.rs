@@ -1,7 +1,7 @@
 //! The only place that reads a clock. Everything else is handed a reading or an instant.
 //!
 //! A node alone has its `system` clock. A node of a cluster has a `quorum` clock: `agreement` of a
-//! majority of the nodes' clocks, sampled once a second.
+//! majority of the nodes' clocks, sampled once a second; of a cluster of one, which may grow, the same as alone.
 
 mod agreement;
 mod quorum;
@@ -51,6 +51,9 @@ pub(crate) enum Trust {
     Sure,
     /// Stamps: the last agreement is long ago. Nothing expires meanwhile.
     Wide,
+    /// Stamps: a majority of the nodes' clocks says another time, for a moment so far. Nothing expires meanwhile,
+    /// and what may have expired is in doubt: this machine may have stood still.
+    Contradicted,
     /// Nothing but the catalog's stamps: a majority of the nodes' clocks never agreed, and this one's
     /// may be wrong in either direction.
     Unsettled,
@@ -69,7 +72,7 @@ impl Reading {
     pub(crate) fn latest(self) -> Millis {
         match self.trust {
             Trust::Sure | Trust::Wide => self.interval.hi(),
-            Trust::Unsettled => Millis(u64::MAX),
+            Trust::Contradicted | Trust::Unsettled => Millis(u64::MAX),
         }
     }
 
@@ -77,7 +80,7 @@ impl Reading {
     pub(crate) fn is_sure(self) -> bool {
         match self.trust {
             Trust::Sure => true,
-            Trust::Wide | Trust::Unsettled => false,
+            Trust::Wide | Trust::Contradicted | Trust::Unsettled => false,
         }
     }
 }

@@ -1,5 +1,7 @@
 //! The clock of a node in a cluster: right while a majority of the nodes' clocks are.
 //!
+//! As long as the cluster consists of this node, it is the clock of a node alone.
+//!
 //! 1. Once a second every other node is asked for its wall clock (`node::clocks`).  2. `observe`
 //!    turns question and answer into bounds of its offset from our time since boot.  3. `settle`
 //!    finds what a majority agrees on.  4. `now` adds the time since boot, which nobody sets.
@@ -15,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
 use super::agreement::{Agreement, Bounds, Micros, Settled};
-use super::{Clock, Reading, TimeSource, Trust};
+use super::{Clock, Reading, SystemClock, TimeSource, Trust};
 
 /// Above this width the clock is worth an operator's attention.
 const WIDTH_ALARM: Duration = Duration::from_millis(250);
@@ -45,17 +47,33 @@ pub(crate) struct QuorumClock {
 }
 
 struct State {
+    /// The clock once it is known that there are no other nodes.
+    alone: Option<SystemClock>,
     agreement: Agreement,
     nodes: usize,
     last: Settled,
     alarmed: bool,
 }
 
+impl State {
+    /// Goes on from what a node alone went by, until a majority says otherwise.
+    fn begin_with(&mut self, alone: &SystemClock, now: Micros) {
+        let interval = alone.now().interval;
+        let offset = |at: Millis| micros(Duration::from_millis(at.0)) - now;
+        self.agreement.adopt(Bounds { lo: offset(interval.lo()), hi: offset(interval.hi()) }, now);
+    }
+}
+
 impl QuorumClock {
-    /// A clock of a cluster of so many nodes; wider than `width_max`, nothing expires by it.
+    /// A clock of a cluster of so many nodes, as far as is known; wider than `width_max`, nothing expires by it.
     pub(crate) fn new(nodes: usize, width_max: Duration, time: Arc<dyn TimeSource>) -> Self {
-        let state =
-            State { agreement: Agreement::default(), nodes, last: Settled::Never, alarmed: false };
+        let state = State {
+            alone: None,
+            agreement: Agreement::default(),
+            nodes,
+            last: Settled::Never,
+            alarmed: false,
+        };
         Self { time, width_max: micros(width_max), state: Mutex::new(state) }
     }
 
@@ -82,8 +100,14 @@ impl QuorumClock {
 
     /// Settles on what the samples say, the cluster consisting of these nodes and this one.
     pub(crate) fn settle(&self, others: &[NodeId]) {
+        if others.is_empty() {
+            return self.settle_alone();
+        }
         let (now, own) = (self.time.boot_micros(), self.own_offset());
         let mut state = self.lock();
+        if let Some(alone) = state.alone.take() {
+            state.begin_with(&alone, now);
+        }
         state.nodes = others.len() + 1;
         state.agreement.retain(|node| others.contains(&node));
         let nodes = state.nodes;
@@ -106,6 +130,23 @@ impl QuorumClock {
         self.record();
     }
 
+    /// The other nodes are gone, or were never there: this node's clock is believed as at a start, and what
+    /// was agreed on is forgotten.
+    fn settle_alone(&self) {
+        let mut state = self.lock();
+        if state.alone.is_none() {
+            *state = State {
+                alone: Some(SystemClock::new(self.time.clone())),
+                agreement: Agreement::default(),
+                nodes: 1,
+                last: Settled::Never,
+                alarmed: false,
+            };
+            drop(state);
+            metrics::gauge!("clock_width_alarm").set(0.0);
+        }
+    }
+
     /// This node's own wall clock: read between two looks at the time since boot.
     fn own_offset(&self) -> Bounds {
         let before = self.time.boot_micros();
@@ -116,7 +157,9 @@ impl QuorumClock {
 
     #[expect(clippy::cast_precision_loss, reason = "gauges are doubles")]
     fn record(&self) {
-        let status = self.status();
+        let Some(status) = self.status() else {
+            return;
+        };
         let seconds = |micros: i64| micros as f64 / 1e6;
         let exact = status.width_micros.is_some_and(|width| width <= micros(WIDTH_ALARM));
         metrics::gauge!("clock_width_alarm").set(if exact { 0.0 } else { 1.0 });
@@ -132,27 +175,39 @@ impl QuorumClock {
         }
     }
 
-    /// What is known.
-    pub(crate) fn status(&self) -> ClockStatus {
+    /// What is known of the nodes' clocks; none while there are no other nodes.
+    pub(crate) fn status(&self) -> Option<ClockStatus> {
         let (now, own) = (self.time.boot_micros(), self.own_offset());
         let state = self.lock();
+        if state.alone.is_some() {
+            return None;
+        }
         let middle = |bounds: Bounds| bounds.lo + bounds.width() / 2;
         let samples = state.agreement.samples(now);
-        ClockStatus {
+        Some(ClockStatus {
             width_micros: state.agreement.read(now).map(Bounds::width),
             agreed_micros_ago: state.agreement.age(now),
             offsets: samples.map(|(node, bounds)| (node, middle(bounds) - own.lo)).collect(),
-        }
+        })
     }
 }
 
 impl Clock for QuorumClock {
     fn now(&self) -> Reading {
         let now = self.time.boot_micros();
-        let Some(bounds) = self.lock().agreement.read(now) else {
+        let state = self.lock();
+        if let Some(alone) = &state.alone {
+            return alone.now();
+        }
+        let Some(bounds) = state.agreement.read(now) else {
             return Reading::until(ceil_millis(self.time.wall_micros()), Trust::Unsettled);
         };
+        let is_contradicted = state.agreement.is_contradicted();
+        drop(state);
         let (lo, hi) = (now + bounds.lo, now + bounds.hi);
+        if is_contradicted {
+            return Reading::until(ceil_millis(hi), Trust::Contradicted);
+        }
         if bounds.width() > self.width_max {
             return Reading::until(ceil_millis(hi), Trust::Wide);
         }
@@ -162,6 +217,9 @@ impl Clock for QuorumClock {
     fn vouching(&self) -> Vouchers {
         let (now, own) = (self.time.boot_micros(), self.own_offset());
         let state = self.lock();
+        if let Some(alone) = &state.alone {
+            return alone.vouching();
+        }
         let readings = state.agreement.samples(now).map(|(_, bounds)| bounds).chain([own]);
         let readings = readings.map(|bounds| floor_millis(now + bounds.lo)).collect();
         let nodes = u32::try_from(state.nodes).expect("nodes are numbered by 32 bits");
@@ -170,8 +228,11 @@ impl Clock for QuorumClock {
 
     fn width_ms(&self) -> Option<u64> {
         let now = self.time.boot_micros();
-        let bounds = self.lock().agreement.read(now)?;
-        Some(ceil_millis(bounds.width()).0)
+        let state = self.lock();
+        if let Some(alone) = &state.alone {
+            return alone.width_ms();
+        }
+        Some(ceil_millis(state.agreement.read(now)?.width()).0)
     }
 }
 
@@ -251,7 +312,56 @@ mod tests {
         let lo = i64::try_from(clock.now().interval.lo().0).unwrap();
         let ahead = lo - MachineTime.wall_micros() / 1000;
         assert!((3_599_900..3_600_100).contains(&ahead), "{ahead}");
-        assert!(clock.status().offsets.values().all(|offset| (offset - hour).abs() < 100_000));
+        assert!(
+            clock.status().unwrap().offsets.values().all(|offset| (offset - hour).abs() < 100_000)
+        );
+    }
+
+    /// A cluster that began as one node goes by a majority once there are others, whatever the first one's
+    /// clock said; and by that clock again when they are gone.
+    #[test]
+    fn a_node_alone_goes_by_its_own_clock_until_there_are_others() {
+        let clock = QuorumClock::new(1, Duration::from_secs(2), Arc::new(MachineTime));
+        clock.settle(&[]);
+        assert!(clock.now().is_sure());
+        assert_eq!((clock.status(), clock.width_ms()), (None, Some(1)));
+        assert_eq!((clock.vouching().readings.len(), clock.vouching().nodes), (1, 1));
+
+        clock.settle(&[NodeId(2), NodeId(3)]);
+        assert!(clock.now().is_sure(), "the others were not heard: it goes on as before");
+        assert_eq!(clock.vouching().nodes, 3);
+        let hour = 3_600_000_000;
+        observe(&clock, 2, -hour);
+        observe(&clock, 3, -hour);
+        clock.settle(&[NodeId(2), NodeId(3)]);
+        assert_eq!(clock.now().trust, Trust::Contradicted, "a majority says otherwise");
+
+        clock.settle(&[]);
+        let lo = i64::try_from(clock.now().interval.lo().0).unwrap();
+        assert!((lo - MachineTime.wall_micros() / 1000).abs() < 1000);
+        assert_eq!(clock.status(), None);
+    }
+
+    /// The machine stood still for a while, its time since boot as well: what it reads is not trusted from the
+    /// moment that the others are heard.
+    #[test]
+    fn a_clock_that_a_majority_contradicts_is_not_trusted() {
+        let clock = clock();
+        observe(&clock, 2, 0);
+        observe(&clock, 3, 0);
+        clock.settle(&[NodeId(2), NodeId(3)]);
+        assert!(clock.now().is_sure());
+        observe(&clock, 2, 3_000_000);
+        observe(&clock, 3, 3_000_000);
+        clock.settle(&[NodeId(2), NodeId(3)]);
+        let now = clock.now();
+        assert_eq!((now.trust, now.interval.lo()), (Trust::Contradicted, Millis(0)));
+        assert_eq!(now.latest(), Millis(u64::MAX), "what may have expired is in doubt");
+        assert!(now.interval.hi() > Millis(1_600_000_000_000), "items get stamps");
+        observe(&clock, 2, 0);
+        observe(&clock, 3, 0);
+        clock.settle(&[NodeId(2), NodeId(3)]);
+        assert!(clock.now().is_sure());
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Asks the other nodes for their clocks, once a second, and settles on what a majority says.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use ephemeris_store::ids::NodeId;
 use futures_util::future::join_all;
 
 use super::Node;
-use crate::clock::QuorumClock;
+use crate::clock::{Clock as _, QuorumClock};
 use crate::requests::{NodeRequest, NodeResponse};
 
 /// Pause between two rounds of questions.
@@ -18,14 +19,22 @@ const SAMPLE_EVERY_AT_FIRST: Duration = Duration::from_millis(50);
 const ANSWER_DEADLINE: Duration = Duration::from_millis(500);
 
 impl Node {
+    /// The other nodes whose clocks count: those that are registered, and those that have a copy of the catalog.
+    /// Founders have one before they are registered, one by one.
+    pub(super) fn others_with_clocks(&self) -> Vec<NodeId> {
+        let catalog = self.inner.catalog.status();
+        let members = catalog.voters.iter().chain(&catalog.learners).map(|replica| replica.node);
+        let nodes: BTreeSet<NodeId> = members.chain(self.catalog_nodes()).collect();
+        nodes.into_iter().filter(|node| *node != self.node_id()).collect()
+    }
+
     /// Runs until the node stops.
     pub(super) async fn run_clock_samples(&self, clock: Arc<QuorumClock>) {
         loop {
-            let others: Vec<NodeId> =
-                self.catalog_nodes().into_iter().filter(|node| *node != self.node_id()).collect();
+            let others = self.others_with_clocks();
             join_all(others.iter().map(|node| self.sample_clock(&clock, *node))).await;
             clock.settle(&others);
-            let agreed = clock.status().width_micros.is_some();
+            let agreed = clock.width_ms().is_some();
             tokio::time::sleep(if agreed { SAMPLE_EVERY } else { SAMPLE_EVERY_AT_FIRST }).await;
         }
     }

@@ -82,7 +82,7 @@ impl Node {
             node: self.node_id(),
             url: self.inner.url.clone(),
             version: env!("CARGO_PKG_VERSION").to_string(),
-            clock: self.inner.quorum.as_ref().map(|clock| clock.status()),
+            clock: self.inner.quorum.as_ref().and_then(|clock| clock.status()),
             draining: self.inner.draining.load(Ordering::SeqCst),
             replicas,
         }
