@@ -358,10 +358,9 @@ impl Node {
         deadline: Instant,
     ) -> Result<NodeResponse, RequestError> {
         let mut pause = PAUSE_MIN;
-        let mut round = 0;
         loop {
             let left = deadline.saturating_duration_since(clock::monotonic());
-            let target = self.leader_candidate(group, round);
+            let target = self.leader_candidate(group);
             let tried = match target {
                 Some(target) if !left.is_zero() => {
                     self.attempt(target, request, repeat, left).await
@@ -370,20 +369,25 @@ impl Node {
             };
             match tried {
                 Attempt::Done(response) => return Ok(response),
-                Attempt::Failed(error) => return Err(error),
+                Attempt::Failed(error) => {
+                    if let (RequestError::Unknown(_), Some(target)) = (&error, target) {
+                        self.pass_over(group, target);
+                    }
+                    return Err(error);
+                }
                 Attempt::Again(Some(hint)) if Some(hint) != target => {
                     self.hint_leader(group, hint);
                 }
                 Attempt::Again(_) => {
                     if let Some(target) = target {
-                        self.forget_leader(group, target);
+                        self.pass_over(group, target);
                     }
                 }
             }
             if self.is_gone(group) {
+                self.forget_leader(group);
                 return Err(RequestError::Gone);
             }
-            round += 1;
             let left = deadline.saturating_duration_since(clock::monotonic());
             if left <= pause {
                 return Err(RequestError::NotExecuted);
@@ -402,7 +406,12 @@ impl Node {
         left: Duration,
     ) -> Attempt {
         if target != self.node_id() {
-            return match self.send(target, request, left.max(ATTEMPT_MIN)).await {
+            // A node that hangs must leave time to ask another.
+            let patience = match repeat {
+                Repeat::Freely => left / 2,
+                Repeat::IfNotExecuted => left,
+            };
+            return match self.send(target, request, patience.max(ATTEMPT_MIN)).await {
                 Ok(response) => judge(request, response, repeat),
                 Err(error) => no_answer(&error, repeat),
             };

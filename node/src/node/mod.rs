@@ -14,7 +14,7 @@ pub(crate) use start::StartupError;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
 use ephemeris_raft::{Group, ProposeError, Storage, wait_aligned};
@@ -67,6 +67,8 @@ struct Inner {
     background: Tasks,
     identity: LocalIdentity,
     directory_id: u128,
+    /// The last entry of the catalog that was in the log when this process started.
+    known_at_start: Option<u64>,
     storage: Storage,
     transport: PeerTransport,
     catalog: Group<Catalog>,
@@ -187,25 +189,23 @@ impl Node {
         self.inner.catalog.await_applied(lsn.0, left).await
     }
 
-    /// The node to ask first, or in later rounds next, for a group's leader.
-    pub(crate) fn leader_candidate(&self, group: GroupId, round: usize) -> Option<NodeId> {
-        let local = self.local_leadership(group);
-        if let Some(leader) = local {
+    /// The node to ask for a group's leader.
+    pub(crate) fn leader_candidate(&self, group: GroupId) -> Option<NodeId> {
+        if let Some(leader) = self.local_leadership(group) {
             return Some(leader);
         }
-        let leaders = self.inner.leaders.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(hint) = leaders.get(&group) {
-            return Some(*hint);
+        let hint = self.leaders().get(&group).copied();
+        hint.or_else(|| self.nodes_of(group).first().copied())
+    }
+
+    /// The nodes that have a replica of a group, as the catalog here knows it.
+    fn nodes_of(&self, group: GroupId) -> Vec<NodeId> {
+        if group == GroupId::CATALOG {
+            return self.catalog_nodes();
         }
-        drop(leaders);
-        let candidates: Vec<NodeId> = if group == GroupId::CATALOG {
-            self.catalog_nodes()
-        } else {
-            let directory = self.inner.directory.current();
-            let record = directory.state().partition(group)?;
-            record.replicas.iter().map(|replica| replica.node).collect()
-        };
-        candidates.get(round % candidates.len().max(1)).copied()
+        let directory = self.inner.directory.current();
+        let replicas = directory.state().partition(group).map(|record| record.replicas.iter());
+        replicas.into_iter().flatten().map(|replica| replica.node).collect()
     }
 
     fn catalog_nodes(&self) -> Vec<NodeId> {
@@ -224,17 +224,32 @@ impl Node {
         leadership.leader.map(|leader| leader.node)
     }
 
-    /// Remembers who leads.
-    pub(crate) fn hint_leader(&self, group: GroupId, node: NodeId) {
-        self.inner.leaders.lock().unwrap_or_else(PoisonError::into_inner).insert(group, node);
+    fn leaders(&self) -> MutexGuard<'_, BTreeMap<GroupId, NodeId>> {
+        self.inner.leaders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets that a node leads.
-    pub(crate) fn forget_leader(&self, group: GroupId, node: NodeId) {
-        let mut leaders = self.inner.leaders.lock().unwrap_or_else(PoisonError::into_inner);
-        if leaders.get(&group) == Some(&node) {
-            leaders.remove(&group);
+    /// Remembers who leads.
+    pub(crate) fn hint_leader(&self, group: GroupId, node: NodeId) {
+        self.leaders().insert(group, node);
+    }
+
+    /// Asks another node of a group first from now on: this one does not lead it, or does not answer.
+    pub(crate) fn pass_over(&self, group: GroupId, node: NodeId) {
+        let nodes = self.nodes_of(group);
+        let at = nodes.iter().position(|other| *other == node);
+        let next = at.map_or(0, |at| (at + 1) % nodes.len());
+        let mut leaders = self.leaders();
+        // Whoever was told meanwhile who leads knows better.
+        if leaders.get(&group).is_none_or(|hint| *hint == node)
+            && let Some(next) = nodes.get(next)
+        {
+            leaders.insert(group, *next);
         }
+    }
+
+    /// Forgets who leads a group that is no more.
+    pub(crate) fn forget_leader(&self, group: GroupId) {
+        self.leaders().remove(&group);
     }
 
     /// Flushes the engine from time to time, and lets the log go up to there, so that it stays short.
