@@ -68,8 +68,14 @@ impl Node {
 
     /// Takes over addresses, data directories and the cluster's identity.
     fn learn_nodes(&self, state: &CatalogState) {
+        let founders = &self.inner.config.founders;
         for record in state.nodes() {
-            self.inner.transport.set_address(record.node, &record.peer);
+            // What was known before this start may be out of date: then its `--cluster` says better. All nodes may
+            // have moved, or these be a copy of nodes that run elsewhere.
+            let is_news = Some(record.registered.0) > self.inner.known_at_start;
+            if is_news || !founders.contains_key(&record.node) {
+                self.inner.transport.set_address(record.node, &record.peer);
+            }
         }
         let directories: BTreeMap<_, _> =
             state.nodes().map(|record| (record.node, record.directory)).collect();
@@ -113,7 +119,7 @@ impl Node {
         self.inner.data.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take_out(&self, group: GroupId) {
+    pub(super) fn take_out(&self, group: GroupId) {
         self.inner.replicas.write().unwrap_or_else(PoisonError::into_inner).remove(&group);
     }
 
@@ -127,6 +133,10 @@ impl Node {
             }
             Err(error) => {
                 error!(group = %record.group, %error, "a replica could not be started");
+                // What it has applied counts as durable when it is started anew.
+                if let Err(fault) = self.inner.storage.flush().await {
+                    supervisor::fault(&fault.to_string());
+                }
                 false
             }
         }

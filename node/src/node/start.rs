@@ -189,8 +189,10 @@ impl Foundation {
         let identity = LocalIdentity::new(config.node, known.directory(), known.cluster());
         let nodes = config.founders.len();
         let (time, width_max) = (platform.time(), config.clock_width_max);
+        // A cluster of one may grow.
+        let is_alone = config.peer.is_none();
         let quorum =
-            (nodes > 1).then(|| Arc::new(QuorumClock::new(nodes, width_max, time.clone())));
+            (!is_alone).then(|| Arc::new(QuorumClock::new(nodes, width_max, time.clone())));
         let clock: SharedClock = match &quorum {
             Some(quorum) => quorum.clone(),
             None => Arc::new(SystemClock::new(time.clone())),
@@ -398,6 +400,7 @@ impl Node {
         let transport = foundation.transport;
         let (background, catalog_watch) = (tasks.child(), tasks.child());
         let inner = Inner {
+            known_at_start: catalog.last_logged().map(|last| last.index),
             directory_id: data.identity().directory(),
             config,
             time,
@@ -418,7 +421,12 @@ impl Node {
             draining: AtomicBool::new(false),
             url,
         };
-        Ok(Self { inner: Arc::new(inner) })
+        let node = Self { inner: Arc::new(inner) };
+        // Before a replica starts: whoever is not alone does not begin with its own clock.
+        if let Some(quorum) = &node.inner.quorum {
+            quorum.settle(&node.others_with_clocks());
+        }
+        Ok(node)
     }
 
     /// Forms the catalog's group, unless it is formed: the founder with the lowest number at once, so

@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use super::http::{Answer, Ask, HttpClient, Lost};
 use super::machine::{Loss, node_ip};
 use super::show_what_happens;
-use super::world::{Options, World};
+use super::world::{Options, PEER_PORT, World};
 use crate::clock::monotonic;
 
 /// An answer within this is no news: elections and recovery take their time.
@@ -463,5 +463,98 @@ fn a_forgotten_node_takes_part_in_nothing_any_more() {
             world.wait("it to join", 2 * PATIENCE, || scene.vote(&[1, 2, 3])).await;
             assert_eq!(scene.finds(3, "a").await, [200].into());
         }
+    });
+}
+
+/// A node without a replica of a partition asks those that have one. One of them that hangs, and led, is
+/// passed over: by the next request for who writes, and within a request for who reads.
+#[test]
+fn a_replica_that_hangs_is_passed_over_by_a_gateway_without_one() {
+    let options = Options { nodes: 5, ..Options::plain() };
+    scenario(options, async |mut scene| {
+        scene.create_container(-1).await;
+        let world = scene.world.clone();
+        let (group, nodes) = scene.placement().swap_remove(0);
+        let gateway = world.numbers().find(|node| !nodes.contains(node)).expect("five nodes");
+        let hanging = {
+            let node = world.node(1).expect("node 1 runs");
+            let directory = node.directory().current();
+            directory.state().partition(group).expect("it was placed").replicas[0].node.0
+        };
+        world.host(hanging).expect("it runs").freeze();
+        let leads = |number: u32| {
+            let replicas = world.replicas(number);
+            let mut of_group = replicas.iter().filter(|local| local.group().group() == group);
+            of_group.any(|local| local.group().leadership().is_me)
+        };
+        let others: Vec<u32> = nodes.iter().copied().filter(|node| *node != hanging).collect();
+        world.wait("another leader", PATIENCE, || others.iter().any(|node| leads(*node))).await;
+
+        let deadline = monotonic() + 2 * world.options.request_timeout;
+        scene.put(gateway, "a", -1).await;
+        assert_eq!(scene.finds(gateway, "a").await, [200].into());
+        assert!(monotonic() < deadline, "{}", world.describe());
+        world.host(hanging).expect("it runs").thaw();
+    });
+}
+
+/// All nodes can be given other addresses at once: what `--cluster` says at a start counts more than what the
+/// catalog knew. So a copy of all nodes that is started elsewhere does not ask the ones that it is a copy of.
+#[test]
+fn a_cluster_whose_nodes_have_all_moved_finds_itself_again() {
+    scenario(Options::plain(), async |mut scene| {
+        scene.create_container(-1).await;
+        scene.put(1, "a", -1).await;
+        // Whether the catalog is in the engine or in the log only.
+        for loss in [None, Some(Loss::Process { seed: 0 })] {
+            for number in scene.world.numbers() {
+                match loss {
+                    None => scene.world.stop(number).await,
+                    Some(loss) => scene.world.end(number, loss),
+                }
+            }
+            let port = PEER_PORT + 1 + u16::from(loss.is_some());
+            scene.world.renumber(port);
+            scene.world.heal().await;
+            let world = scene.world.clone();
+            let moved = || {
+                let directory = world.node(1).expect("node 1 runs").directory().current();
+                directory.state().nodes().all(|node| node.peer.ends_with(&format!(":{port}")))
+            };
+            world.wait("the catalog to know the new addresses", PATIENCE, moved).await;
+            for node in world.numbers() {
+                assert_eq!(scene.finds(node, "a").await, [200].into());
+            }
+        }
+    });
+}
+
+/// A group in which nothing is written does not show who has gone: leadership goes to a node that answers.
+#[test]
+fn an_idle_group_is_handed_over_to_a_node_that_answers() {
+    scenario(Options::plain(), async |mut scene| {
+        scene.create_container(-1).await;
+        scene.put(1, "a", -1).await;
+        let world = scene.world.clone();
+        let leader = || {
+            world.numbers().find(|number| {
+                world.replicas(*number).iter().any(|local| local.group().leadership().is_me)
+            })
+        };
+        world.wait("a leader", PATIENCE, || leader().is_some()).await;
+        let leads = leader().expect("one leads");
+        let others: Vec<u32> = world.numbers().filter(|number| *number != leads).collect();
+        let [stays, goes] = others[..] else { panic!("three nodes") };
+        world.end(goes, Loss::Process { seed: 0 });
+
+        let terms = |number: u32| -> Vec<u64> {
+            let replicas = world.node(number).expect("it runs").describe().replicas;
+            replicas.iter().map(|replica| replica.term).collect()
+        };
+        let before = terms(stays);
+        scene.expect((leads, 200), "POST", "/admin/hand-over", &[], &json!({})).await;
+        world.wait("the other to lead", PATIENCE, || leader() == Some(stays)).await;
+        let after = terms(stays);
+        assert!(after.iter().zip(&before).all(|(after, before)| *after <= before + 1), "{after:?}");
     });
 }

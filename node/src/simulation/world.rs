@@ -1,6 +1,6 @@
 //! A simulated world of whole nodes: what runs, what survives, and what must hold at any time.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -92,6 +92,8 @@ pub(super) struct World {
     states: RefCell<BTreeMap<(GroupId, Option<u64>), PartitionState>>,
     /// How often what happened.
     counts: RefCell<BTreeMap<&'static str, u64>>,
+    /// Where processes that start from now on take each other.
+    peer_port: Cell<u16>,
 }
 
 /// What survives a crash of a node, and what runs on it.
@@ -134,7 +136,8 @@ impl World {
         };
         let nodes = RefCell::new((0..options.nodes).map(node).collect());
         let (states, counts) = (RefCell::default(), RefCell::default());
-        Rc::new(Self { network, options, started, nodes, states, counts })
+        let peer_port = Cell::new(PEER_PORT);
+        Rc::new(Self { network, options, started, nodes, states, counts, peer_port })
     }
 
     /// The nodes' numbers.
@@ -177,8 +180,13 @@ impl World {
         self.counts.borrow().clone()
     }
 
+    /// Gives all nodes other addresses, and the list of them, when they are started again.
+    pub(super) fn renumber(&self, peer_port: u16) {
+        self.peer_port.set(peer_port);
+    }
+
     fn config(&self, number: u32) -> NodeConfig {
-        let address = |number| SocketAddr::new(node_ip(number), PEER_PORT);
+        let address = |number| SocketAddr::new(node_ip(number), self.peer_port.get());
         let key = STANDARD.decode(EMULATOR_KEY).expect("the key is base64");
         let mut founders: BTreeSet<u32> = self.founders().collect();
         founders.insert(number);

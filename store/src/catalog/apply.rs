@@ -85,9 +85,10 @@ impl Catalog {
     ) -> Result<(), Fault> {
         let Draft { state, mut batch, .. } = draft;
         machine::put_meta(&mut batch, GroupId::CATALOG, MetaTag::State, &state.header);
-        let mut shared = self.shared.write().unwrap_or_else(PoisonError::into_inner);
+        let new = Shared { state: Arc::new(state), applied: Some(position), membership };
+        let _writing = self.writing();
         self.engine.write(batch)?;
-        *shared = Shared { state: Arc::new(state), applied: Some(position), membership };
+        *self.shared.write().unwrap_or_else(PoisonError::into_inner) = new;
         Ok(())
     }
 }
@@ -192,7 +193,8 @@ impl Draft {
             None if founder => ReplicaId { node, incarnation: 0 },
             None => self.new_replica(node),
         };
-        let record = NodeRecord { node, directory, peer, url, catalog_replica };
+        let registered = self.lsn;
+        let record = NodeRecord { node, directory, peer, url, catalog_replica, registered };
         self.put(&record);
         self.state.nodes.insert(node, Arc::new(record));
         Ok(Created::Node(catalog_replica))

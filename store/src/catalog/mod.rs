@@ -13,7 +13,7 @@ mod rates;
 mod state;
 mod throughput;
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 pub use command::{
     CatalogCommand, CatalogOutcome, CatalogProposal, CatalogRefusal, Created, IfTaken, ReplicaPlan,
@@ -36,7 +36,10 @@ use crate::machine::{self, Entry, LogId, Machine, Membership, MetaTag, Progress}
 /// One node's copy of the catalog.
 pub struct Catalog {
     engine: Arc<dyn Engine>,
+    /// Never held while the engine is written to, which may take long: every request looks here.
     shared: RwLock<Shared>,
+    /// Held until what is written to the engine is shown.
+    writing: Mutex<()>,
 }
 
 #[derive(Clone, Default)]
@@ -50,7 +53,7 @@ impl Catalog {
     /// Opens the catalog over what the engine holds of it.
     pub fn open(engine: Arc<dyn Engine>) -> Result<Self, Fault> {
         let shared = Shared::load(engine.as_ref())?;
-        Ok(Self { engine, shared: RwLock::new(shared) })
+        Ok(Self { engine, shared: RwLock::new(shared), writing: Mutex::default() })
     }
 
     /// The catalog as of the last entry applied.
@@ -67,6 +70,10 @@ impl Catalog {
     pub fn state_and_lsn(&self) -> (Arc<CatalogState>, Lsn) {
         let shared = self.read_shared();
         (shared.state.clone(), shared.lsn())
+    }
+
+    fn writing(&self) -> MutexGuard<'_, ()> {
+        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn read_shared(&self) -> std::sync::RwLockReadGuard<'_, Shared> {
@@ -106,6 +113,7 @@ impl Machine for Catalog {
     }
 
     fn view(&self) -> (Arc<dyn Read>, Progress) {
+        let _writing = self.writing();
         let shared = self.read_shared();
         let progress = Progress { applied: shared.applied, membership: shared.membership.clone() };
         (self.engine.view(), progress)

@@ -12,8 +12,8 @@ use super::throughput::Throughput;
 use crate::codec;
 use crate::engine::{Fault, KeyRange, Read, Table};
 use crate::ids::{
-    ContainerNumber, DatabaseNumber, Etag, GroupId, NodeId, PermissionNumber, RangeId, ReplicaId,
-    ResourceName, UserNumber,
+    ContainerNumber, DatabaseNumber, Etag, GroupId, Lsn, NodeId, PermissionNumber, RangeId,
+    ReplicaId, ResourceName, UserNumber,
 };
 use crate::machine::LogId;
 use crate::partition_key::{PartitionKey, SlotRange};
@@ -46,6 +46,8 @@ pub struct NodeRecord {
     pub url: String,
     /// Its replica of the catalog.
     pub catalog_replica: ReplicaId,
+    /// The entry that made it known as it is here.
+    pub registered: Lsn,
 }
 
 /// A database.
