@@ -1,13 +1,15 @@
 //! Stopping: leadership is handed away, then everything ends in order.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ephemeris_raft::GroupStatus;
-use ephemeris_store::ids::ReplicaId;
+use ephemeris_store::ids::{NodeId, ReplicaId};
 use tracing::warn;
 
 use super::Node;
+use crate::placement::describe_nodes;
 use crate::supervisor;
 
 /// How long handing leadership away may take, all groups together.
@@ -20,7 +22,8 @@ impl Node {
     pub(crate) async fn hand_over(&self) {
         self.inner.draining.store(true, Ordering::SeqCst);
         let handed_over = async {
-            while self.hand_over_once().await {
+            let well = self.well().await;
+            while self.hand_over_once(&well).await {
                 tokio::time::sleep(HAND_OVER_EVERY).await;
             }
         };
@@ -32,7 +35,12 @@ impl Node {
     /// Asks others to take over once, and stays ready: what is then led from here comes back to it as after
     /// an election.
     pub(crate) async fn step_aside(&self) {
-        self.hand_over_once().await;
+        self.hand_over_once(&self.well().await).await;
+    }
+
+    /// The nodes that answer.
+    async fn well(&self) -> BTreeSet<NodeId> {
+        describe_nodes(self).await.into_keys().collect()
     }
 
     /// Stops all replicas, and leaves storage as a clean start wants it.
@@ -40,6 +48,8 @@ impl Node {
         // First whoever would start a replica that the catalog has just told of.
         self.inner.background.stop().await;
         for local in self.local_partitions() {
+            // Who asks from now on is told that it is not here, and so that nothing was done.
+            self.take_out(local.group().group());
             local.stop().await;
         }
         self.inner.catalog_watch.stop().await;
@@ -58,15 +68,15 @@ impl Node {
     }
 
     /// Asks a follower of every group led from here to take over; false if none is led any more.
-    async fn hand_over_once(&self) -> bool {
+    async fn hand_over_once(&self, well: &BTreeSet<NodeId>) -> bool {
         let mut leads = false;
         let catalog = self.inner.catalog.status();
-        if let Some(to) = successor(&catalog) {
+        if let Some(to) = successor(&catalog, well) {
             leads = true;
             self.inner.catalog.transfer_leadership(to).await;
         }
         for local in self.local_partitions() {
-            if let Some(to) = successor(&local.group().status()) {
+            if let Some(to) = successor(&local.group().status(), well) {
                 leads = true;
                 local.group().transfer_leadership(to).await;
             }
@@ -75,15 +85,16 @@ impl Node {
     }
 }
 
-/// The voter that is furthest along, if this replica leads others.
-fn successor(status: &GroupStatus) -> Option<ReplicaId> {
+/// The voter on a node that is well, if any is, that is furthest along, if this replica leads others: a group
+/// without new entries does not show by what is replicated who has gone.
+fn successor(status: &GroupStatus, well: &BTreeSet<NodeId>) -> Option<ReplicaId> {
     if !status.leadership.is_me {
         return None;
     }
-    status
-        .voters
-        .iter()
-        .copied()
-        .filter(|replica| *replica != status.replica)
-        .max_by_key(|replica| status.matching.get(replica).copied().flatten())
+    status.voters.iter().copied().filter(|replica| *replica != status.replica).max_by_key(
+        |replica| {
+            let matching = status.matching.get(replica).copied().flatten();
+            (well.contains(&replica.node), matching)
+        },
+    )
 }
