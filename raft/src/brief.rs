@@ -43,6 +43,15 @@ pub(crate) fn runtime() -> Option<Handle> {
     (runtime.metrics().num_workers() > 1).then_some(runtime)
 }
 
+/// Lets others run what the calling worker was to run next: it goes on with work that may take long, and nobody
+/// else could take that one task from it.
+pub(crate) fn let_others_run() {
+    if let Ok(runtime) = Handle::try_current() {
+        // A worker is to run next what it has just started; what it was to run before is for anybody.
+        drop(runtime.spawn(async {}));
+    }
+}
+
 impl Turn {
     /// The calling worker's turn; none if another one has it, or there is none beside it.
     pub(crate) fn take() -> Option<Self> {
@@ -62,6 +71,8 @@ impl Turn {
                 let _ = watcher.spawn(watch);
             });
         }
+        drop(turns);
+        let_others_run();
         Some(Self(()))
     }
 }

@@ -40,6 +40,9 @@ use crate::types::{
 };
 use crate::wire::{AppendResult, Quiet, Request, Response, TransferRefused};
 
+/// Segments of the log that a transfer of a snapshot may hold.
+const HELD_SEGMENTS_MAX: u64 = 64;
+
 /// How fast a group notices that its leader is gone, and how much it keeps.
 #[derive(Clone, Debug)]
 pub struct GroupOptions {
@@ -577,6 +580,9 @@ impl<M: Machine> Group<M> {
     pub async fn mark_durable(&self, progress: Progress) {
         self.shared.offers.prune();
         self.shared.durable.set(progress);
+        if self.holds_the_log() {
+            return;
+        }
         // An error means that the replica has stopped, which its status tells.
         let _ = self.shared.raft.trigger().snapshot().await;
     }
@@ -584,8 +590,19 @@ impl<M: Machine> Group<M> {
     /// Lets the log go up to an entry, but no further than `mark_durable` does: a replica elsewhere that still
     /// needs it will get a snapshot.
     pub async fn purge(&self, upto: LogId) {
+        if self.holds_the_log() {
+            return;
+        }
         // An error means that the replica has stopped, which its status tells.
         let _ = self.shared.raft.trigger().purge_log(upto.index).await;
+    }
+
+    /// True while the log stays, though it might go: somebody is being sent a snapshot, and will need the entries
+    /// behind it. Were they gone by then it would need another one, and so on for as long as clients write.
+    /// A transfer that takes too much of the disk is given up to that.
+    fn holds_the_log(&self) -> bool {
+        let segments = self.shared.storage.wal.stats().segments;
+        self.shared.offers.are_under_way() && segments < HELD_SEGMENTS_MAX
     }
 
     /// Stops the replica; its storage stays. Nothing changes it any more when this returns.

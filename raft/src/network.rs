@@ -335,6 +335,7 @@ impl<M: Machine> RaftNetworkV2<TypeConfig> for Peer<M> {
         _option: RPCOption,
     ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
         let receiver = self.target.as_u64();
+        let _under_way = self.offers.begin();
         // openraft will believe that the follower has everything up to the mark, so an offer kept
         // from before the mark will not do.
         let marked = mark.meta.last_log_id.map(from_raft_id);

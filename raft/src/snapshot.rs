@@ -15,6 +15,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -335,28 +336,51 @@ impl Offer {
     }
 }
 
-/// Offers kept for transfers that broke, by receiver.
+/// Offers kept for transfers that broke, by receiver, and how many are under way. Clones share them.
 #[derive(Clone, Default)]
-pub(crate) struct Offers(Arc<Mutex<BTreeMap<u64, (Instant, Offer)>>>);
+pub(crate) struct Offers {
+    kept: Arc<Mutex<BTreeMap<u64, (Instant, Offer)>>>,
+    under_way: Arc<AtomicUsize>,
+}
+
+/// A transfer that is under way until this is dropped.
+pub(crate) struct UnderWay(Arc<AtomicUsize>);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 impl Offers {
+    /// Notes that a transfer has begun.
+    pub(crate) fn begin(&self) -> UnderWay {
+        self.under_way.fetch_add(1, Ordering::Relaxed);
+        UnderWay(self.under_way.clone())
+    }
+
+    /// True while a replica elsewhere is being sent a snapshot.
+    pub(crate) fn are_under_way(&self) -> bool {
+        self.under_way.load(Ordering::Relaxed) > 0
+    }
+
     /// Takes the offer kept for a receiver.
     pub(crate) fn take(&self, receiver: u64) -> Option<Offer> {
         self.prune();
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.remove(&receiver).map(|(_, offer)| offer)
     }
 
     /// Drops offers kept too long: a view keeps the engine from cleaning up.
     pub(crate) fn prune(&self) {
         let now = clock::monotonic();
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.retain(|_, (since, _)| now.duration_since(*since) < OFFER_KEPT);
     }
 
     /// Keeps an offer whose transfer broke.
     pub(crate) fn keep(&self, receiver: u64, offer: Offer) {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.insert(receiver, (clock::monotonic(), offer));
     }
 }

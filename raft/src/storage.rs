@@ -144,6 +144,37 @@ mod tests {
         });
     }
 
+    /// A worker runs next what it has woken last, and nobody else can take that from it.
+    #[test]
+    fn brief_work_that_takes_long_holds_up_nobody_who_was_woken_before_it() {
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(2).enable_time().build().expect("threads can be made");
+        runtime.block_on(async {
+            for _ in 0..5 {
+                let (wake, is_woken) = tokio::sync::oneshot::channel();
+                let (run, has_run) = mpsc::channel();
+                let woken = Runtime::spawn(async move {
+                    is_woken.await.expect("it is woken");
+                    run.send(()).expect("it is waited for");
+                });
+                // It waits by now.
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                let work = Runtime::spawn(async move {
+                    wake.send(()).expect("it waits");
+                    let here = thread::current().id();
+                    let work = move || {
+                        let patience = Duration::from_secs(10);
+                        has_run.recv_timeout(patience).expect("whoever was woken runs");
+                        thread::current().id()
+                    };
+                    Executor::Threads.run_brief(work).await == here
+                });
+                assert!(work.await.expect("it does not panic"));
+                woken.await.expect("it does not panic");
+            }
+        });
+    }
+
     /// The worker that looked for work last is the only one that is awake, and a timer is due while it waits for
     /// a disk.
     #[test]

@@ -9,6 +9,7 @@ use common::{Cluster, Loss, replica, simulate};
 use ephemeris_raft::testing::Weather;
 use ephemeris_raft::{ProposeError, ReadError};
 use ephemeris_store::ids::NodeId;
+use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, timeout};
 
 /// Runs a scenario with a few seeds.
@@ -502,6 +503,47 @@ fn a_snapshot_transfer_survives_interruptions() {
         cluster.network.set_weather(Weather::FAIR);
         cluster.wait_for_agreement().await;
         assert_eq!(cluster.peek(away, "i299"), Some(299));
+    });
+}
+
+/// The log goes on being purged meanwhile; if what follows the snapshot went too, another one would be needed, and
+/// another one.
+#[test]
+fn a_follower_catches_up_by_one_snapshot_while_clients_write() {
+    for_seeds(async |seed| {
+        let mut cluster = Cluster::start(3, seed).await;
+        let leader = cluster.wait_for_leader().await;
+        let away = leader % 3 + 1;
+        cluster.crash(away).await;
+        let write = async |cluster: &Cluster, round: usize| {
+            let client = cluster.client(leader);
+            let write = |number| {
+                let (client, id) = (client.clone(), format!("i{number}"));
+                async move { client.upsert(&id, 0, None).await }
+            };
+            for written in join_all((round * 50..(round + 1) * 50).map(write)).await {
+                written.unwrap();
+            }
+            cluster.checkpoint(leader).await;
+        };
+        for round in 0..4 {
+            write(&cluster, round).await;
+        }
+        let purged = || async {
+            let purged = cluster.node(leader).group().status().purged;
+            purged.filter(|purged| *purged > 150)
+        };
+        cluster.wait_until("the log to be purged", purged).await;
+        let (delay_min, delay_max) = (Duration::from_millis(100), Duration::from_millis(120));
+        cluster.network.set_weather(Weather { delay_min, delay_max, ..Weather::FAIR });
+        cluster.restart(away).await;
+        let last = |id: u32| cluster.node(id).group().status().last.unwrap_or(0);
+        let mut rounds = 4..40;
+        while last(away) + 50 < last(leader) {
+            write(&cluster, rounds.next().expect("it catches up by and by")).await;
+        }
+        cluster.network.set_weather(Weather::FAIR);
+        cluster.wait_for_agreement().await;
     });
 }
 

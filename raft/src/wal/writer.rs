@@ -14,6 +14,7 @@ use super::format::{BatchWriter, Record, SEGMENT_HEADER_BYTES, segment_header};
 use super::index::Location;
 use super::recovery::{FIRST_SEGMENT, SPARE_SUFFIX, SegmentFile, segment_name};
 use super::{Callback, Inner, Operation, Segment, Shared, WriterTurn};
+use crate::brief;
 use crate::clock::monotonic;
 use crate::types::{LogEntry, Vote};
 
@@ -419,6 +420,8 @@ impl Writer {
             }
             inner.entries_in(oldest)
         };
+        // Whoever was told that its entries are durable need not wait for this.
+        brief::let_others_run();
         info!(entries = laggards.len(), "moving entries out of the oldest log segment");
         for (group, id, file, location) in laggards {
             if self.batch.bytes() >= BATCH_BYTES_TARGET {
@@ -446,6 +449,7 @@ impl Writer {
         if freed.is_empty() {
             return Ok(());
         }
+        brief::let_others_run();
         let disk = self.shared.disk.clone();
         for (number, segment) in freed {
             let name = segment_name(number);
