@@ -8,6 +8,7 @@ use std::fs::{self, File};
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZero;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -177,11 +178,14 @@ impl OperatingSystem {
             WalError::Corrupt { .. } => self.damaged(error.to_string()),
             WalError::Io(_) => StorageError::Log(error),
         })?;
-        let run = move || {
-            if let Err(error) = writer.run() {
-                // A disk that did not write what it was told must not be trusted again.
+        let run = move || match catch_unwind(AssertUnwindSafe(|| writer.run())) {
+            Ok(Ok(())) => {}
+            // A disk that did not write what it was told must not be trusted again.
+            Ok(Err(error)) => {
                 supervisor::fault(&format!("the write-ahead log has failed: {error}"));
             }
+            // Whoever waits for it would wait for ever. The panic itself is in the log.
+            Err(_) => supervisor::fault("the write-ahead log has failed: its writer has panicked"),
         };
         thread::Builder::new().name("wal".into()).spawn(run)?;
         Ok(Storage { engine, wal, snapshots, executor: Executor::Threads })

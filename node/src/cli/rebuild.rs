@@ -2,8 +2,9 @@
 //!
 //! 1. The data directory is locked: nobody uses it meanwhile.
 //! 2. A healthy node tells that it is of the same cluster, and that the lost one does not run.
-//! 3. It forgets the lost one, unless some group would be left without a majority.
-//! 4. The directory is emptied, its identity last. Until then all of this can be done again; after that
+//! 3. If the data is to be kept: it can be moved to where it should go.
+//! 4. It forgets the lost one, unless some group would be left without a majority.
+//! 5. The directory is emptied, its identity last. Until then all of this can be done again; after that
 //!    the node starts as one that nobody knows.
 //!
 //! Certificates stay, and so does everything that is not ours.
@@ -23,6 +24,9 @@ use crate::platform::{LOG_DIRECTORY, SNAPSHOT_DIRECTORY, STATE_DIRECTORY, lock_d
 
 /// What is thrown away, in this order.
 const DATA: [&str; 4] = [STATE_DIRECTORY, LOG_DIRECTORY, SNAPSHOT_DIRECTORY, IDENTITY_FILE];
+
+/// A file that is moved to see whether files can be.
+const PROBE: &str = "rebuild-probe";
 
 #[derive(Args)]
 pub(super) struct RebuildArgs {
@@ -46,11 +50,12 @@ pub(super) async fn run(args: RebuildArgs) -> anyhow::Result<()> {
     let _lock = lock_directory(&data_dir)?;
     let client = Client::new(&connection)?;
     let status = client.send("GET", "/admin/status", None, &[]).await?.json()?;
-    if find_lost(&status, node, identity(&data_dir).as_ref())? {
-        forget_node(&client, node).await?;
-    }
+    let is_known = find_lost(&status, node, identity(&data_dir).as_ref())?;
     if let Some(keep) = &keep {
-        fs::create_dir(keep).with_context(|| format!("{} cannot be made", keep.display()))?;
+        make_ready(keep, &data_dir)?;
+    }
+    if is_known {
+        forget_node(&client, node).await?;
     }
     for name in DATA {
         let path = data_dir.join(name);
@@ -73,6 +78,31 @@ pub(super) async fn run(args: RebuildArgs) -> anyhow::Result<()> {
         data_dir.display()
     );
     Ok(())
+}
+
+/// Makes sure that data can be moved to a directory, which may hold what an earlier try has moved.
+fn make_ready(keep: &Path, data_dir: &Path) -> anyhow::Result<()> {
+    match fs::create_dir(keep) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(error).with_context(|| format!("{} cannot be made", keep.display()));
+        }
+        Ok(()) | Err(_) => {}
+    }
+    for name in DATA {
+        let is_in_both = data_dir.join(name).exists() && keep.join(name).exists();
+        ensure!(!is_in_both, "{} has a `{name}` already: name another directory", keep.display());
+    }
+    let (probe, moved) = (data_dir.join(PROBE), keep.join(PROBE));
+    fs::write(&probe, "")
+        .with_context(|| format!("{} cannot be written to", data_dir.display()))?;
+    let done = fs::rename(&probe, &moved);
+    fs::remove_file(if done.is_ok() { &moved } else { &probe })?;
+    done.with_context(|| {
+        let keep = keep.display();
+        format!(
+            "nothing can be moved to {keep}: it must be on the file system of the data directory"
+        )
+    })
 }
 
 /// What the directory says of itself; none if that is what was damaged.
@@ -111,6 +141,31 @@ mod tests {
             { "node": 1, "reachable": true },
             { "node": 2, "reachable": reachable },
         ] })
+    }
+
+    #[test]
+    fn a_directory_to_keep_data_in_is_tried_and_takes_what_an_earlier_try_left() {
+        let parent = tempfile::tempdir().unwrap();
+        let (data_dir, keep) = (parent.path().join("data"), parent.path().join("kept"));
+        fs::create_dir(&data_dir).unwrap();
+        fs::write(data_dir.join(IDENTITY_FILE), "{}").unwrap();
+        make_ready(&keep, &data_dir).unwrap();
+        assert_eq!(fs::read_dir(&keep).unwrap().count(), 0);
+        assert_eq!(fs::read_dir(&data_dir).unwrap().count(), 1);
+
+        fs::create_dir(keep.join(STATE_DIRECTORY)).unwrap();
+        make_ready(&keep, &data_dir).unwrap();
+        fs::write(keep.join(IDENTITY_FILE), "{}").unwrap();
+        let refused = make_ready(&keep, &data_dir).unwrap_err().to_string();
+        assert!(refused.contains("has a"), "{refused}");
+
+        // Processes are directories of a file system of their own.
+        let elsewhere = Path::new("/proc/self");
+        let refused = make_ready(elsewhere, &data_dir).unwrap_err().to_string();
+        assert!(refused.contains("file system of the data directory"), "{refused}");
+        assert_eq!(fs::read_dir(&data_dir).unwrap().count(), 1);
+        let nowhere = make_ready(&parent.path().join("no/where"), &data_dir).unwrap_err();
+        assert!(nowhere.to_string().contains("cannot be made"), "{nowhere}");
     }
 
     #[test]

@@ -27,7 +27,7 @@ use ephemeris_raft::{Executor, Group, ProposeError, ReadError, wait_aligned};
 use ephemeris_store::catalog::{Container, Sweeping};
 use ephemeris_store::charge::Charge;
 use ephemeris_store::command::{
-    Command, CommandEffect, ItemWrite, Outcome, Proposal, TooManyCleared, Written,
+    Action, Command, CommandEffect, ItemWrite, Outcome, Proposal, TooManyCleared, Written,
 };
 use ephemeris_store::engine::Fault;
 use ephemeris_store::ids::Lsn;
@@ -385,6 +385,7 @@ impl PartitionService {
             let reason = "the nodes' clocks have not agreed yet, and an item needs a stamp";
             return Err(PartitionError::Doubtful(reason.to_string()));
         }
+        self.settle_reads(&writes).await?;
         let outcome = self.propose(Command::Write(writes)).await?;
         match outcome.effect {
             CommandEffect::Write(result) => {
@@ -399,6 +400,19 @@ impl PartitionService {
             | CommandEffect::Cleared(_)
             | CommandEffect::Swept { .. } => unreachable!("a write answers with what it wrote"),
         }
+    }
+
+    /// Ends the doubt about what a transaction looks at, as other readers do: it is judged by the partition
+    /// clock, which may stand still. What is written meanwhile lives for a second at least.
+    async fn settle_reads(&self, writes: &[ItemWrite]) -> Result<(), PartitionError> {
+        for write in writes.iter().filter(|write| matches!(write.action, Action::Read)) {
+            let fetched = self.group.machine().fetch(&write.key)?;
+            let now = self.clock.now();
+            if let Life::InDoubt(expiry) = fetched.judge(now.latest()) {
+                Box::pin(self.settle(ReadLevel::Linearizable, now, expiry.start())).await?;
+            }
+        }
+        Ok(())
     }
 
     async fn read(
@@ -571,7 +585,7 @@ impl PartitionService {
 /// would be in every later stamp of the partition, for stamps never go back.
 fn stamping(now: Reading) -> ClockInterval {
     match now.trust {
-        Trust::Sure | Trust::Wide => now.interval,
+        Trust::Sure | Trust::Wide | Trust::Contradicted => now.interval,
         Trust::Unsettled => ClockInterval::exact(Millis(0)),
     }
 }

@@ -15,7 +15,7 @@
 //! and goes on while expiry is paused or waits.
 //!
 //! Without an offer there are no units to take: then, while requests come, sweeping takes at most a
-//! tenth of the time.
+//! twentieth of the time, and a tenth once something has waited for a minute.
 
 use std::num::NonZeroU32;
 use std::time::Duration;

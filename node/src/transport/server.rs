@@ -5,6 +5,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use ephemeris_raft::{Handling, Router};
@@ -72,17 +73,22 @@ pub(crate) fn serve(
                 }
                 Err(error) => {
                     warn!(%error, "cannot take a peer connection");
-                    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                    tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }
         }
     });
 }
 
+/// How long a peer that has connected may take to say who it is.
+const GREETING_DEADLINE: Duration = Duration::from_secs(5);
+
 async fn take(stream: Stream, context: Context) -> io::Result<()> {
     let Stream { reader, mut writer } = stream;
     let mut reader = FrameReader::new(reader);
-    let greeting = reader.next().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
+    // Whoever opens the port and says nothing is not waited for.
+    let greeting = timeout(GREETING_DEADLINE, reader.next()).await?;
+    let greeting = greeting?.ok_or(io::ErrorKind::UnexpectedEof)?;
     let judged = judge(&greeting, &context);
     let mut out = BytesMut::new();
     let verdict = match &judged {

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use rustix::net::sockopt;
 use tokio::net::{TcpListener, TcpStream};
 use tracing::debug;
 
@@ -13,6 +14,11 @@ use crate::platform::{Listener, Network, Stream};
 /// Bytes that another node has not acknowledged for so long end the connection: without this, one
 /// that was cut would go on waiting long after the network is whole again.
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(3);
+
+/// A connection that is silent for so long is asked whether there is still somebody, and then so often: until
+/// `UNACKNOWLEDGED_MAX` is over.
+const SILENCE_MAX: Duration = Duration::from_secs(15);
+const PROBE_EVERY: Duration = Duration::from_secs(1);
 
 /// TCP.
 pub(crate) struct Tcp;
@@ -49,7 +55,11 @@ impl Listener for TcpListener {
 fn stream(connection: TcpStream) -> io::Result<Stream> {
     connection.set_nodelay(true)?;
     let millis = u32::try_from(UNACKNOWLEDGED_MAX.as_millis()).expect("a few thousand");
-    rustix::net::sockopt::set_tcp_user_timeout(&connection, millis)?;
+    sockopt::set_tcp_user_timeout(&connection, millis)?;
+    // Whoever only takes requests has nothing unacknowledged: it asks whether the peer is there.
+    sockopt::set_socket_keepalive(&connection, true)?;
+    sockopt::set_tcp_keepidle(&connection, SILENCE_MAX)?;
+    sockopt::set_tcp_keepintvl(&connection, PROBE_EVERY)?;
     let (reader, writer) = connection.into_split();
     Ok(Stream { reader: Box::new(reader), writer: Box::new(writer) })
 }

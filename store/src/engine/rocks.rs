@@ -438,7 +438,7 @@ impl Engine for RocksEngine {
     }
 
     fn flush(&self) -> Result<(), Fault> {
-        let found = self.database.collector.find(&*self.view())?;
+        let found = self.database.collector.find(|| self.view())?;
         let families = Table::ALL.map(|table| self.database.family(table));
         let mut options = FlushOptions::default();
         options.set_wait(true);

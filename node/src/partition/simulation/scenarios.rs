@@ -262,6 +262,17 @@ fn t05_without_a_majority_of_right_clocks_there_is_doubt_and_no_loss() {
             let follower = (leader + 1) % NODES as usize;
             let read = scene.finds(follower, "a", Any).await;
             assert!(matches!(read, Err(PartitionError::NotLeader { .. })), "{read:?}");
+            let look = scene.write_of("a", None, |_| Action::Read);
+            let read =
+                scene.ask_at(leader, PartitionRequest::Write(vec![look]), Linearizable).await;
+            assert!(matches!(read, Err(PartitionError::Doubtful(_))), "in a transaction: {read:?}");
+            let look = scene.write_of("far", None, |_| Action::Read);
+            let read =
+                scene.ask_at(leader, PartitionRequest::Write(vec![look]), Linearizable).await;
+            assert!(
+                matches!(read, Ok(PartitionResponse::Written { result: Ok(_), .. })),
+                "{read:?}"
+            );
             assert!(scene.finds(leader, "far", Linearizable).await.unwrap().1);
             assert!(scene.finds(follower, "far", Any).await.unwrap().1);
             sleep(Duration::from_secs(1)).await;

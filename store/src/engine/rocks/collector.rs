@@ -77,10 +77,10 @@ impl Collector {
         }
     }
 
-    /// Finds what is garbage, before a flush.
-    pub(super) fn find(&self, view: &dyn Read) -> Result<Found, Fault> {
+    /// Finds what is garbage, before a flush, in a view that is made after it was noted what was forgotten.
+    pub(super) fn find(&self, view: impl FnOnce() -> Arc<dyn Read>) -> Result<Found, Fault> {
         let forgotten = self.known().forgotten;
-        Ok(Found { garbage: Garbage::load(view)?, forgotten })
+        Ok(Found { garbage: Garbage::load(view().as_ref())?, forgotten })
     }
 
     /// Takes over what was found, once it is durable. True if the index should be compacted.
