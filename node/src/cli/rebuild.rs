@@ -26,7 +26,7 @@ const DATA: [&str; 4] = [STATE_DIRECTORY, LOG_DIRECTORY, SNAPSHOT_DIRECTORY, IDE
 
 #[derive(Args)]
 pub(super) struct RebuildArgs {
-    /// The node's number.
+    /// The number of the node to rebuild; not the one that `--http` asks.
     node: u32,
     /// Its data directory, on this machine.
     #[arg(long, env = "EPHEMERIS_DATA_DIR")]
