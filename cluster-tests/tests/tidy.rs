@@ -1,4 +1,4 @@
-//! Reads the source and keeps the walls between the crates, as `STYLE.md` says machines should.
+//! Reads the source and keeps the walls between the crates that `docs/ARCHITECTURE.md` draws.
 
 use std::fs;
 use std::path::{Path, PathBuf};

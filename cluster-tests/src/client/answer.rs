@@ -81,7 +81,8 @@ impl Answer {
 }
 
 impl Fate {
-    /// Judges one attempt, by `PROTOCOL.md` section 8.
+    /// Judges one attempt: 429 and 503 mean surely not executed, 408 and a broken connection that nobody
+    /// knows (`docs/COMPATIBILITY.md`, "Statuses").
     pub fn of(attempt: Result<Answer, NoAnswer>) -> Self {
         match attempt {
             Ok(answer) => match answer.status {

@@ -1,4 +1,4 @@
-//! Master-key signatures, as `PROTOCOL.md` section 2.2 tells: five lines under an HMAC.
+//! Master-key signatures, as Cosmos DB's REST API has them: five lines under an HMAC.
 
 use std::time::SystemTime;
 

@@ -42,8 +42,8 @@ enum Command {
     StartSingleNode(Box<StartFlags>),
     /// Run one node of a cluster.
     ///
-    /// Start every node with the same --cluster list. The nodes form the cluster when all of them
-    /// have been started for the first time; later they come and go as they like.
+    /// Start every node with the same --cluster list. The nodes form the cluster once all of them
+    /// have been started for the first time; from then on a majority is enough.
     #[command(
         after_help = "Example, on each of three machines with N = 1, 2, 3:\n  ephemeris start \
                             --node-id N --data-dir /var/lib/ephemeris --http 0.0.0.0:8081 \\\n    \
@@ -70,23 +70,23 @@ enum Command {
         #[command(flatten)]
         trust: Trust,
     },
-    /// Give up a node that will not come back: its replicas are made anew elsewhere.
+    /// Give up a node that will not come back: its replicas are made anew on others.
     ForgetNode {
-        /// The node's number.
+        /// The number of the node to forget; not the one that `--http` asks.
         node: u32,
         #[command(flatten)]
         connection: Connection,
     },
-    /// Throw away the damaged data of a node that does not run, so that it is made anew from the others.
+    /// Throw away the damaged data of a node that does not run, so that it copies everything from the others.
     ///
-    /// A healthy node forgets it, and its data directory is emptied; it is refused if some group would
-    /// be left without a majority.
+    /// A healthy node forgets it, then its data directory is emptied. The command refuses if some group
+    /// would be left without a majority.
     #[command(
         after_help = "Example, on the machine of node 3, node 1 being healthy:\n  ephemeris \
                             rebuild-node 3 --data-dir /var/lib/ephemeris --http http://n1:8081"
     )]
     RebuildNode(rebuild::RebuildArgs),
-    /// Run queries: a conversation, or statements from the command line or standard input.
+    /// Run queries: in an interactive shell, or from the command line or standard input.
     #[command(after_help = query::EXAMPLES)]
     Query(Box<query::QueryArgs>),
     /// Send one signed request and print the answer.
@@ -128,7 +128,7 @@ enum TtlCommand {
         #[command(flatten)]
         connection: Connection,
     },
-    /// Remove what has expired again.
+    /// Go on removing what has expired.
     Resume {
         #[command(flatten)]
         connection: Connection,
@@ -138,7 +138,7 @@ enum TtlCommand {
 /// Where a node is, and the key to its account.
 #[derive(Args)]
 pub(crate) struct Connection {
-    /// The node's URL.
+    /// URL of the node to ask; for forget-node and rebuild-node a healthy one, never the one named.
     #[arg(long, default_value = client::URL_DEFAULT, env = "EPHEMERIS_URL")]
     http: String,
     /// The account key; the emulator key if there is none.
@@ -292,7 +292,8 @@ struct ClusterFlags {
     #[arg(long, value_name = "MS")]
     #[serde(skip_serializing_if = "Option::is_none")]
     heartbeat_ms: Option<u64>,
-    /// How long a follower waits for a sign before it stands for election [default: 450].
+    /// Added to the leader's lease before a follower stands for election; with the default, elections
+    /// start 1.05 to 1.2 s after the last sign of a leader [default: 450].
     #[arg(long, value_name = "MS")]
     #[serde(skip_serializing_if = "Option::is_none")]
     election_timeout_ms: Option<u64>,

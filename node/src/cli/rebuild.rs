@@ -30,7 +30,7 @@ const PROBE: &str = "rebuild-probe";
 
 #[derive(Args)]
 pub(super) struct RebuildArgs {
-    /// The node's number.
+    /// The number of the node to rebuild; not the one that `--http` asks.
     node: u32,
     /// Its data directory, on this machine.
     #[arg(long, env = "EPHEMERIS_DATA_DIR")]

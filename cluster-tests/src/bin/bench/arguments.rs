@@ -58,8 +58,7 @@ pub(crate) struct Arguments {
     /// What is done, one run for each.
     #[arg(long, value_delimiter = ',', default_values_t = Workload::USUAL)]
     pub(crate) workload: Vec<Workload>,
-    /// How often everything is measured: once without it, but five times what is put next to an
-    /// earlier run, and six times what is measured in turns.
+    /// How often everything is measured [default: 1; 5 with --compare; 6 for what is measured in turns].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: Option<u32>,
     /// Items stored beforehand: 10000 for reads, 100000 for expiry, 200000 for change-feed, 1000000 for
@@ -69,7 +68,7 @@ pub(crate) struct Arguments {
     /// Time to store the items that expire together, in seconds; 1 for 5000 items without it.
     #[arg(long)]
     pub(crate) load_seconds: Option<u64>,
-    /// How long removing expired items is watched, in seconds; longer ones are not told.
+    /// How long removing expired items is watched, in seconds; what takes longer has no time in the table.
     #[arg(long, default_value_t = 300)]
     pub(crate) drain_seconds: u64,
     /// What the throttled container is given, in request units a second.
@@ -105,7 +104,7 @@ pub(crate) struct Arguments {
     /// Write the results to a file, too.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-    /// Put this run next to an earlier one, which was written by --json; five rounds without --rounds.
+    /// Compare this run with an earlier one, which --json wrote; five rounds without --rounds.
     #[arg(long, value_name = "FILE")]
     pub(crate) compare: Option<PathBuf>,
     /// Measure another build of ephemeris in turns with this one.

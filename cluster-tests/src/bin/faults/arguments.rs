@@ -52,10 +52,10 @@ enum Command {
         options: Options,
         #[command(flatten)]
         nodes: Nodes,
-        /// Runs begin for so long.
+        /// For how many hours new runs begin.
         #[arg(long, default_value_t = 8.0)]
         hours: f64,
-        /// Most runs; without it as many as there is time for.
+        /// The most runs; without it as many as there is time for.
         #[arg(long)]
         count: Option<u64>,
     },
@@ -63,8 +63,8 @@ enum Command {
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Where everything random comes from: which faults happen when, and what clients do. Times differ
-    /// from run to run none the less.
+    /// Decides everything random: which faults happen when, and what clients do. How processes are
+    /// scheduled differs from run to run all the same.
     #[arg(long)]
     pub(crate) seed: Option<u64>,
     /// What clients do, all at the same time; without it everything.
@@ -90,7 +90,7 @@ struct Nodes {
     /// Nodes; without it the seed chooses three or five.
     #[arg(long, value_parser = clap::value_parser!(u32).range(3..=9))]
     nodes: Option<u32>,
-    /// Leave times and numbers of nodes as they are by default; otherwise the seed chooses them.
+    /// Use the default timings and number of nodes; otherwise the seed chooses them.
     #[arg(long)]
     defaults: bool,
 }
