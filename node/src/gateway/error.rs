@@ -380,7 +380,12 @@ impl From<RefusedLevel> for ApiError {
             RefusedLevel::Unknown(_) => {
                 format!("The header x-ms-consistency-level is not valid: {error}.")
             }
-            RefusedLevel::Stronger { .. } => error.to_string(),
+            RefusedLevel::UnknownStrategy(_) => {
+                format!("The header x-ms-cosmos-read-consistency-strategy is not valid: {error}.")
+            }
+            RefusedLevel::Stronger { .. } | RefusedLevel::NotGlobal(_) | RefusedLevel::Both => {
+                error.to_string()
+            }
         };
         ApiError::BadRequest(message)
     }

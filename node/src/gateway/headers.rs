@@ -8,7 +8,7 @@ use ephemeris_store::ids::Etag;
 use ephemeris_store::partition_key::{Epk, PartitionKey};
 
 use super::error::ApiError;
-use crate::consistency::ConsistencyLevel;
+use crate::consistency::{ConsistencyLevel, RefusedLevel};
 
 /// Rows of a page if the client does not say.
 const PAGE_ROWS_DEFAULT: usize = 100;
@@ -17,6 +17,7 @@ pub(crate) const PAGE_ROWS_MAX: usize = 1000;
 
 // Names that every request is asked for are parsed once.
 static CONSISTENCY_LEVEL: HeaderName = HeaderName::from_static("x-ms-consistency-level");
+static READ_STRATEGY: HeaderName = HeaderName::from_static("x-ms-cosmos-read-consistency-strategy");
 static PARTITION_KEY: HeaderName = HeaderName::from_static("x-ms-documentdb-partitionkey");
 static IS_QUERY_PLAN: HeaderName = HeaderName::from_static("x-ms-cosmos-is-query-plan-request");
 static IS_QUERY: HeaderName = HeaderName::from_static("x-ms-documentdb-isquery");
@@ -89,7 +90,12 @@ impl RequestHeaders {
         &self,
         account: ConsistencyLevel,
     ) -> Result<ConsistencyLevel, ApiError> {
-        Ok(account.asked_for(self.text(&CONSISTENCY_LEVEL)?)?)
+        let named = |name| Ok::<_, ApiError>(self.text(name)?.filter(|text| !text.is_empty()));
+        match (named(&CONSISTENCY_LEVEL)?, named(&READ_STRATEGY)?) {
+            (level, None) => Ok(account.asked_for(level)?),
+            (None, Some(strategy)) => Ok(account.by_strategy(strategy)?),
+            (Some(_), Some(_)) => Err(RefusedLevel::Both.into()),
+        }
     }
 
     /// What a POST means, told in the order in which the flags count.
@@ -264,6 +270,26 @@ mod tests {
     }
 
     #[test]
+    fn a_level_or_a_strategy_says_how_fresh_reads_are() {
+        let (level, strategy) = ("x-ms-consistency-level", "x-ms-cosmos-read-consistency-strategy");
+        let of = |pairs: &[_]| headers(pairs).consistency(ConsistencyLevel::Session);
+        assert_eq!(of(&[]).unwrap(), ConsistencyLevel::Session);
+        assert_eq!(of(&[(level, "Eventual")]).unwrap(), ConsistencyLevel::Eventual);
+        assert_eq!(of(&[(strategy, "Eventual")]).unwrap(), ConsistencyLevel::Eventual);
+        let latest = of(&[(strategy, "LatestCommitted")]).unwrap();
+        assert_eq!(latest, ConsistencyLevel::BoundedStaleness);
+        let nothing = [(level, "Eventual"), (strategy, "")];
+        assert_eq!(of(&nothing).unwrap(), ConsistencyLevel::Eventual);
+        for wrong in [
+            &[(strategy, "Strong")][..],
+            &[(strategy, "GlobalStrong")],
+            &[(strategy, "Session"), (level, "Session")],
+        ] {
+            assert!(of(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
     fn conditions_are_read() {
         let of = |name, value| headers(&[(name, value)]).precondition().unwrap();
         assert_eq!(of("if-match", "*"), Precondition::IfMatchAny);
@@ -318,7 +344,7 @@ mod tests {
                 "if-match", "if-none-match", "x-ms-documentdb-partitionkey",
                 "x-ms-max-item-count", "x-ms-start-epk", "x-ms-end-epk", "x-ms-read-key-type",
                 "x-ms-offer-throughput", "x-ms-cosmos-offer-autopilot-settings", "prefer",
-                "x-ms-consistency-level",
+                "x-ms-consistency-level", "x-ms-cosmos-read-consistency-strategy",
             ]),
             value: Vec<u8>,
         ) {
