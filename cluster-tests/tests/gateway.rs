@@ -400,6 +400,33 @@ async fn names_rids_slashes_and_scripts_of_the_world_address_the_same_things() {
     }
 }
 
+/// As .NET and Java may name it.
+#[tokio::test]
+async fn a_key_range_is_named_with_its_container_or_without() {
+    let world = World::new().await;
+    let made = world.client.ask(Call::get(world.carts.path())).await.expect(200).json();
+    let rid = made["_rid"].as_str().expect("a rid");
+    let range = "x-ms-documentdb-partitionkeyrangeid";
+    let feed = Call::get(world.carts.items());
+    let query = Call::post(world.carts.items(), r#"{"query":"SELECT * FROM c"}"#)
+        .header("x-ms-documentdb-isquery", "True");
+    let operation = json!({ "operationType": "Read", "id": "a", "partitionKey": "[\"k\"]" });
+    let bulk = Call::post(world.carts.items(), json!([operation]).to_string())
+        .header("x-ms-cosmos-is-batch-request", "True")
+        .header("x-ms-cosmos-batch-atomic", "False");
+    let changes = feed.clone().header("a-im", "Incremental Feed");
+    for (what, call) in [("feed", feed), ("query", query), ("bulk", bulk), ("changes", changes)] {
+        for known in ["0".to_string(), format!("{rid},0")] {
+            world.client.ask(call.clone().header(range, known)).await.expect(200);
+        }
+        for gone in ["7".to_string(), format!("{rid},7")] {
+            world.refused(what, call.clone().header(range, gone), 410, 1002).await;
+        }
+        let other = call.header(range, "AAAAAIAAAAE=,0");
+        world.refused(what, other, 400, 1024).await;
+    }
+}
+
 #[tokio::test]
 async fn one_connection_serves_many_requests() {
     let world = World::new().await;

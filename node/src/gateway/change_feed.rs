@@ -155,7 +155,7 @@ fn partition(
     scope: &Scope,
 ) -> Result<Arc<PartitionRecord>, ApiError> {
     let partitions = resolved.partitions();
-    if let Some(range) = headers.text("x-ms-documentdb-partitionkeyrangeid")? {
+    if let Some(range) = headers.range_id(resolved.container.number)? {
         let found = partitions.iter().find(|partition| partition.range.to_string() == range);
         return found.cloned().ok_or_else(|| ApiError::RangeGone(range.to_string()));
     }

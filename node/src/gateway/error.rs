@@ -57,10 +57,7 @@ pub(crate) enum ApiError {
     #[error("{0}")]
     FeaturesMissing(String),
     /// The container was deleted and made again since the client looked.
-    #[error(
-        "The container was re-created: its resource id is not the one in the header \
-         x-ms-cosmos-intended-collection-rid."
-    )]
+    #[error("The container was re-created: its resource id is not the one that the request names.")]
     ContainerRecreated,
     /// Not signed, or not with a key of this account.
     #[error("{0}")]

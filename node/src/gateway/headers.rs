@@ -4,7 +4,7 @@ use axum::http::header::{AsHeaderName, CONTENT_TYPE, HOST, IF_MATCH, IF_NONE_MAT
 use axum::http::{HeaderMap, HeaderName, Uri};
 use ephemeris_store::catalog::Throughput;
 use ephemeris_store::command::Precondition;
-use ephemeris_store::ids::Etag;
+use ephemeris_store::ids::{ContainerNumber, Etag, ResourceId};
 use ephemeris_store::partition_key::{Epk, PartitionKey};
 
 use super::error::ApiError;
@@ -161,6 +161,18 @@ impl RequestHeaders {
         self.flag("x-ms-documentdb-query-enablecrosspartition")
     }
 
+    /// The key range of this container that a request is about: its id, before which some SDKs put the
+    /// container's `_rid` and a comma.
+    pub(crate) fn range_id(&self, container: ContainerNumber) -> Result<Option<&str>, ApiError> {
+        let Some(text) = self.text("x-ms-documentdb-partitionkeyrangeid")? else { return Ok(None) };
+        let Some((rid, id)) = text.rsplit_once(',') else { return Ok(Some(text)) };
+        if rid == ResourceId::Container(container).to_string() {
+            Ok(Some(id))
+        } else {
+            Err(ApiError::ContainerRecreated)
+        }
+    }
+
     /// The interval of effective partition keys a query is about.
     pub(crate) fn epk_range(&self) -> Result<Option<(Epk, Epk)>, ApiError> {
         let (start, end) = (self.text("x-ms-start-epk")?, self.text("x-ms-end-epk")?);
@@ -219,6 +231,7 @@ fn malformed(name: &str, value: &str) -> ApiError {
 #[cfg(test)]
 mod tests {
     use axum::http::HeaderValue;
+    use ephemeris_store::ids::DatabaseNumber;
     use proptest::prelude::*;
 
     use super::*;
@@ -326,6 +339,23 @@ mod tests {
         }
         for wrong in ["", "{}", "[]", r#"{"maxThroughput":"4000"}"#] {
             assert!(of(&[("x-ms-cosmos-offer-autopilot-settings", wrong)]).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_key_range_may_be_named_with_its_container() {
+        let container = ContainerNumber { database: DatabaseNumber(1), number: 2 };
+        let rid = ResourceId::Container(container).to_string();
+        let id = |text: &str| {
+            let headers = headers(&[("x-ms-documentdb-partitionkeyrangeid", text)]);
+            headers.range_id(container).map(|id| id.map(str::to_string))
+        };
+        assert_eq!(id("3").unwrap().as_deref(), Some("3"));
+        assert_eq!(id(&format!("{rid},3")).unwrap().as_deref(), Some("3"));
+        assert_eq!(headers(&[]).range_id(container).unwrap(), None);
+        let other = ResourceId::Container(ContainerNumber { number: 3, ..container });
+        for wrong in [format!("{other},3"), format!("{rid},1,3"), "x,3".into(), ",3".into()] {
+            assert!(matches!(id(&wrong), Err(ApiError::ContainerRecreated)), "{wrong}");
         }
     }
 
