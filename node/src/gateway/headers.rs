@@ -117,7 +117,16 @@ impl RequestHeaders {
         }
     }
 
-    /// What must hold of the stored version.
+    /// What must hold of a version for it to be shown: `If-Match` is about writes, as at the service.
+    pub(crate) fn read_condition(&self) -> Result<Precondition, ApiError> {
+        Ok(match self.text(&IF_NONE_MATCH)? {
+            None => Precondition::None,
+            Some("*") => Precondition::IfNoneMatchAny,
+            Some(tag) => Precondition::IfNoneMatch(Etag::parse(tag)),
+        })
+    }
+
+    /// What must hold of the version that a write is about.
     pub(crate) fn precondition(&self) -> Result<Precondition, ApiError> {
         if let Some(tag) = self.text(&IF_MATCH)? {
             return Ok(match tag {
@@ -125,11 +134,7 @@ impl RequestHeaders {
                 tag => Precondition::IfMatch(Etag::parse(tag)),
             });
         }
-        Ok(match self.text(&IF_NONE_MATCH)? {
-            None => Precondition::None,
-            Some("*") => Precondition::IfNoneMatchAny,
-            Some(tag) => Precondition::IfNoneMatch(Etag::parse(tag)),
-        })
+        self.read_condition()
     }
 
     /// The partition key value.
@@ -311,6 +316,10 @@ mod tests {
         let tag = "\"00000000-0000-0000-e384-28095c1a01da\"";
         assert_eq!(of("if-match", tag), Precondition::IfMatch(Etag::parse(tag)));
         assert_eq!(headers(&[]).precondition().unwrap(), Precondition::None);
+        let of_read = |pairs: &[_]| headers(pairs).read_condition().unwrap();
+        assert_eq!(of_read(&[("if-match", tag)]), Precondition::None);
+        let both = [("if-match", "*"), ("if-none-match", tag)];
+        assert_eq!(of_read(&both), Precondition::IfNoneMatch(Etag::parse(tag)));
     }
 
     #[test]
@@ -322,23 +331,6 @@ mod tests {
         assert_eq!(headers(&[]).page_rows().unwrap(), PAGE_ROWS_DEFAULT);
         for wrong in ["0", "-2", "many", "", "1.5"] {
             assert!(rows(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn throughput_is_one_of_two_kinds() {
-        let manual = ("x-ms-offer-throughput", "400");
-        let autoscale = ("x-ms-cosmos-offer-autopilot-settings", r#"{"maxThroughput":4000}"#);
-        let of = |pairs: &[_]| headers(pairs).throughput();
-        assert_eq!(of(&[manual]).unwrap(), Some(Throughput::Manual(400)));
-        assert_eq!(of(&[autoscale]).unwrap().map(Throughput::maximum), Some(4000));
-        assert_eq!(of(&[]).unwrap(), None);
-        assert!(of(&[manual, autoscale]).is_err());
-        for wrong in ["", "401", "x", "-400"] {
-            assert!(of(&[("x-ms-offer-throughput", wrong)]).is_err(), "{wrong}");
-        }
-        for wrong in ["", "{}", "[]", r#"{"maxThroughput":"4000"}"#] {
-            assert!(of(&[("x-ms-cosmos-offer-autopilot-settings", wrong)]).is_err(), "{wrong}");
         }
     }
 
@@ -356,6 +348,23 @@ mod tests {
         let other = ResourceId::Container(ContainerNumber { number: 3, ..container });
         for wrong in [format!("{other},3"), format!("{rid},1,3"), "x,3".into(), ",3".into()] {
             assert!(matches!(id(&wrong), Err(ApiError::ContainerRecreated)), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn throughput_is_one_of_two_kinds() {
+        let manual = ("x-ms-offer-throughput", "400");
+        let autoscale = ("x-ms-cosmos-offer-autopilot-settings", r#"{"maxThroughput":4000}"#);
+        let of = |pairs: &[_]| headers(pairs).throughput();
+        assert_eq!(of(&[manual]).unwrap(), Some(Throughput::Manual(400)));
+        assert_eq!(of(&[autoscale]).unwrap().map(Throughput::maximum), Some(4000));
+        assert_eq!(of(&[]).unwrap(), None);
+        assert!(of(&[manual, autoscale]).is_err());
+        for wrong in ["", "401", "x", "-400"] {
+            assert!(of(&[("x-ms-offer-throughput", wrong)]).is_err(), "{wrong}");
+        }
+        for wrong in ["", "{}", "[]", r#"{"maxThroughput":"4000"}"#] {
+            assert!(of(&[("x-ms-cosmos-offer-autopilot-settings", wrong)]).is_err(), "{wrong}");
         }
     }
 
