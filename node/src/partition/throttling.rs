@@ -100,7 +100,9 @@ impl World {
     /// Gives the container's only partition this rate.
     fn set_rate(&self, request_units: u32) {
         let throughput = Throughput::Manual(request_units);
-        self.change_catalog(&CatalogCommand::ReplaceThroughput { offer: 1, throughput });
+        let precondition = Precondition::None;
+        let command = CatalogCommand::ReplaceThroughput { offer: 1, throughput, precondition };
+        self.change_catalog(&command);
     }
 
     pub(super) async fn leader(&self) -> PartitionService {
