@@ -121,7 +121,11 @@ async fn bad_databases_and_containers_are_refused() {
         let call = create("/dbs/shop/colls").header("x-ms-offer-throughput", throughput);
         world.refused(throughput, call, 400, 0).await;
     }
-    world.refused("no such container", Call::get("/dbs/shop/colls/none"), 404, 0).await;
+    for (path, substatus) in [("/dbs/shop/colls/none", 0), ("/dbs/none/colls/carts", 1003)] {
+        world.refused(path, Call::get(path), 404, substatus).await;
+        world.refused(path, Call::put(path, good.clone()), 404, substatus).await;
+        world.refused(path, Call::delete(path), 404, substatus).await;
+    }
     let other_key = json!({ "id": "carts", "partitionKey": { "paths": ["/x"], "kind": "Hash" } });
     for changed in [other_key, json!({ "id": "other", "partitionKey": key }), json!({})] {
         let what = changed.to_string();
