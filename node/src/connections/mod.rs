@@ -33,6 +33,9 @@ pub(crate) use room::{CONNECTIONS_MAX, Room};
 /// How long the head of a request may take over HTTP/1.1, from its first byte or from the answer
 /// before. Longer than most clients keep a connection they do not use.
 const HEAD_DEADLINE: Duration = Duration::from_secs(75);
+/// Bytes of the head of a request over HTTP/1.1, and what is read at once of its body. It is kept for every
+/// connection, before anybody has shown a key; the longest head that means anything takes a tenth of it.
+const HEAD_BYTES_MAX: usize = 64 << 10;
 /// How long neither side may say anything, beside the time that a request may take.
 const SILENCE_MAX: Duration = Duration::from_mins(2);
 /// How long a client may take nothing of what it is sent.
@@ -101,7 +104,9 @@ async fn converse(
     stop: CancellationToken,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().timer(HeadTimer::default()).header_read_timeout(HEAD_DEADLINE);
+    let mut http1 = builder.http1();
+    http1.timer(HeadTimer::default()).header_read_timeout(HEAD_DEADLINE);
+    http1.max_buf_size(HEAD_BYTES_MAX);
     builder.http2().timer(TokioTimer::new());
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
     // All connections share what a token is made of: by itself it is looked at only when it has something to say.
@@ -221,6 +226,28 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
         assert!(is_about(started.elapsed(), HEAD_DEADLINE), "{:?}", started.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_sends_a_head_without_end_is_refused() {
+        let world = World::new();
+        let (mut reader, mut writer) = tokio::io::split(world.connect().await);
+        let head = |bytes: usize| {
+            let start = b"GET /short HTTP/1.1\r\nhost: h\r\nx: ";
+            [&start[..], &vec![b'x'; bytes]].concat()
+        };
+        let (long, mut answer) = (head(HEAD_BYTES_MAX + (6 << 10)), Vec::new());
+        let sending = writer.write_all(&long);
+        // It hangs up before it has read everything.
+        let _ = tokio::join!(sending, reader.read_to_end(&mut answer));
+        assert!(answer.starts_with(b"HTTP/1.1 431 "), "{}", String::from_utf8_lossy(&answer));
+
+        let mut client = world.connect().await;
+        client.write_all(&head(HEAD_BYTES_MAX / 2)).await.unwrap();
+        client.write_all(b"\r\n\r\n").await.unwrap();
+        let mut answer = [0; 12];
+        client.read_exact(&mut answer).await.unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 200");
     }
 
     #[tokio::test(start_paused = true)]
