@@ -2,7 +2,8 @@
 //!
 //! 1. A connection is taken in as soon as there are not too many of them.
 //! 2. Its client has so long to send the head of a request, and may rest as long between two.
-//! 3. A client that says nothing, or does not take what it is sent, is sent away: `patience`.
+//! 3. A client that says nothing, or does not take what it is sent, is sent away: `patience`. Over HTTP/2
+//!    it loses the answer that it does not take.
 //! 4. When the node stops, requests under way are answered; then the connections close.
 
 mod patience;
@@ -19,6 +20,7 @@ use axum::serve::Listener;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use hyper::body::Incoming;
+use hyper::rt::Executor;
 use hyper::service::Service;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
@@ -40,6 +42,11 @@ const HEAD_BYTES_MAX: usize = 64 << 10;
 const SILENCE_MAX: Duration = Duration::from_mins(2);
 /// How long a client may take nothing of what it is sent.
 const STALL_MAX: Duration = Duration::from_secs(30);
+
+/// How long a request over HTTP/2 may take, until its client has taken the answer: a client that shuts the
+/// window of one stream keeps the connection going, and `STALL_MAX` does not see it. The largest answer
+/// comes through in time at 14 KB/s.
+const STREAM_MAX: Duration = Duration::from_mins(5);
 
 /// Who answers requests. Clones do the same.
 pub(crate) trait Answer:
@@ -97,13 +104,27 @@ fn report(ended: Result<(), tokio::task::JoinError>) {
     }
 }
 
+/// Carries the requests of a connection over HTTP/2, which end with their time; the client is told by a
+/// reset.
+#[derive(Clone)]
+struct Streams(TokioExecutor);
+
+impl<F> Executor<F> for Streams
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    fn execute(&self, stream: F) {
+        self.0.execute(tokio::time::timeout(STREAM_MAX, stream));
+    }
+}
+
 /// Answers the requests of one connection, HTTP/1.1 or HTTP/2 as it begins.
 async fn converse(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     service: impl Answer,
     stop: CancellationToken,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    let mut builder = Builder::new(TokioExecutor::new());
+    let mut builder = Builder::new(Streams(TokioExecutor::new()));
     let mut http1 = builder.http1();
     http1.timer(HeadTimer::default()).header_read_timeout(HEAD_DEADLINE);
     http1.max_buf_size(HEAD_BYTES_MAX);
@@ -275,6 +296,56 @@ mod tests {
         tokio::time::sleep(STALL_MAX + Duration::from_secs(1)).await;
         let (bytes, _) = read_to_end(&mut client).await;
         assert!(bytes.len() <= WIRE_BYTES, "{}", bytes.len());
+    }
+
+    /// A frame of HTTP/2.
+    fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+        [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+    }
+
+    /// The kind and the stream of the next frame.
+    async fn next_frame(client: &mut (impl AsyncRead + Unpin)) -> (u8, u32) {
+        let mut head = [0; 9];
+        client.read_exact(&mut head).await.unwrap();
+        let [a, b, c, kind, _, stream @ ..] = head;
+        let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
+        client.read_exact(&mut payload).await.unwrap();
+        (kind, u32::from_be_bytes(stream))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_shuts_the_window_of_an_answer_loses_it_and_may_go_on() {
+        let [data, headers, reset, settings, ping] = [0, 1, 3, 4, 6];
+        let world = World::new();
+        let (mut reader, mut writer) = tokio::io::split(world.connect().await);
+        let no_window = frame(settings, 0, 0, &[0, 4, 0, 0, 0, 0]);
+        // `GET http://h/long`, and that is all.
+        let head = [&[0x82, 0x86, 0x44, 5][..], b"/long", &[0x41, 1], b"h"].concat();
+        let hello = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+        let hello = [hello, no_window, frame(headers, 5, 1, &head)].concat();
+        writer.write_all(&hello).await.unwrap();
+        let started = clock::monotonic();
+        let living = async {
+            while started.elapsed() < 2 * STREAM_MAX {
+                writer.write_all(&frame(ping, 0, 0, &[0; 8])).await.unwrap();
+                tokio::time::sleep(Duration::from_secs(30)).await;
+            }
+        };
+        let lost = async {
+            loop {
+                let (kind, stream) = next_frame(&mut reader).await;
+                assert_ne!(kind, data, "there is no room for it");
+                if kind == reset {
+                    return stream;
+                }
+            }
+        };
+        tokio::select! {
+            stream = lost => assert_eq!(stream, 1),
+            () = living => panic!("the answer is kept for ever"),
+        }
+        assert!(is_about(started.elapsed(), STREAM_MAX), "{:?}", started.elapsed());
     }
 
     #[tokio::test(start_paused = true)]
