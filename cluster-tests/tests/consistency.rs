@@ -9,6 +9,7 @@ use ephemeris_cluster_tests::wait;
 use serde_json::{Value, json};
 
 const LEVEL: &str = "x-ms-consistency-level";
+const STRATEGY: &str = "x-ms-cosmos-read-consistency-strategy";
 const TOKEN: &str = "x-ms-session-token";
 /// Levels of an account, the weakest first.
 const LEVELS: [&str; 5] = ["Eventual", "ConsistentPrefix", "Session", "BoundedStaleness", "Strong"];
@@ -65,6 +66,8 @@ async fn a_follower_answers_what_need_not_be_strong_also_while_the_leader_hangs(
         query.header(LEVEL, "Eventual"),
         Call::get(container.items()).header(LEVEL, "Eventual"),
         Call::get(container.items()).header("a-im", "Incremental Feed").header(LEVEL, "Eventual"),
+        read(&container, "a").header(STRATEGY, "Session").header(TOKEN, &token),
+        read(&container, "a").header(STRATEGY, "Eventual"),
     ];
     let (before, _) = follower_reads(&client).await;
     for call in &weak {
@@ -179,6 +182,65 @@ async fn clients_may_weaken_the_account_s_level_and_not_strengthen_it() {
     }
     let wrong = cluster.command(&["start-single-node", "--consistency", "Weak"]);
     assert!(!wrong.status.success(), "there is no such level");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_latest_committed_is_read_at_every_node_of_a_weak_account_and_costs_twice() {
+    let (cluster, container) = cluster_at("Eventual").await;
+    let clients = cluster.clients(&[1, 2, 3]);
+    let query =
+        Call::post(container.items(), json!({ "query": "SELECT VALUE c.id FROM c" }).to_string())
+            .header("x-ms-documentdb-isquery", "true")
+            .header("x-ms-max-item-count", "-1")
+            .key(&json!("k"));
+    let feed = Call::get(container.items()).header("a-im", "Incremental Feed");
+    let mut etag = "\"0\"".to_string();
+    for n in 0..WRITES {
+        let id = format!("i{n}");
+        clients[n as usize % 3].create_item(&container, &item(&id)).await.expect(201);
+        let latest = |call: &Call| call.clone().header(STRATEGY, "LatestCommitted");
+        let next = &clients[(n as usize + 1) % 3];
+        next.ask(latest(&read(&container, &id))).await.expect(200);
+        let found = next.ask(latest(&query)).await.expect(200).json();
+        assert_eq!(found["_count"], n + 1, "the query shows all of them");
+        let news = next.ask(latest(&feed).header("if-none-match", &etag)).await.expect(200);
+        assert_eq!(news.json()["Documents"][0]["id"], id.as_str(), "and so does the feed");
+        etag = news.header("etag").expect("pages have etags").to_string();
+    }
+    cluster.await_settled().await;
+    let charge = async |call: Call| {
+        let answer = clients[0].ask(call).await.expect(200);
+        let charge = answer.header("x-ms-request-charge").expect("every answer has a charge");
+        charge.parse::<f64>().expect("a charge is a number")
+    };
+    for call in [read(&container, "i0"), query, feed] {
+        let once = charge(call.clone().header(STRATEGY, "Eventual")).await;
+        let twice = charge(call.header(STRATEGY, "LatestCommitted")).await;
+        // Each of them is rounded up.
+        assert!((twice - 2.0 * once).abs() < 0.025, "{once} and {twice}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_strategy_is_one_of_four_and_takes_the_place_of_a_level() {
+    for (account, global) in [("Session", 400), ("Strong", 200)] {
+        let (cluster, container) = cluster_at(account).await;
+        let client = cluster.client(1);
+        client.create_item(&container, &item("a")).await.expect(201);
+        cluster.await_settled().await;
+        let status = async |strategy: &str| {
+            client.ask(read(&container, "a").header(STRATEGY, strategy)).await.status
+        };
+        for known in ["Eventual", "Session", "LatestCommitted", ""] {
+            assert_eq!(status(known).await, 200, "{known} at {account}");
+        }
+        assert_eq!(status("GlobalStrong").await, global, "at {account}");
+        for unknown in ["Strong", "BoundedStaleness", "Latest", "\u{e9}"] {
+            assert_eq!(status(unknown).await, 400, "{unknown} at {account}");
+        }
+        let both = read(&container, "a").header(STRATEGY, "Eventual").header(LEVEL, "Eventual");
+        client.ask(both).await.expect(400);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

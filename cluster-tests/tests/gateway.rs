@@ -105,6 +105,10 @@ async fn bad_databases_and_containers_are_refused() {
         json!({ "id": "c", "partitionKey": key, "defaultTtl": 5,
             "indexingPolicy": { "indexingMode": "none", "automatic": false } }),
         json!({ "id": "c", "partitionKey": key, "indexingPolicy": "all" }),
+        json!({ "id": "c", "partitionKey": key,
+            "indexingPolicy": { "vectorIndexes": [{ "path": "/v", "type": "flat" }] } }),
+        json!({ "id": "c", "partitionKey": key,
+            "fullTextPolicy": { "fullTextPaths": [{ "path": "/t" }] } }),
         json!({ "id": "c", "partitionKey": key, "uniqueKeyPolicy": [] }),
         json!({ "id": "c", "partitionKey": key, "uniqueKeyPolicy": unique(json!(["/a/*"])) }),
         json!({ "id": "c", "partitionKey": key, "uniqueKeyPolicy": unique(json!(["/_ts"])) }),
@@ -121,7 +125,11 @@ async fn bad_databases_and_containers_are_refused() {
         let call = create("/dbs/shop/colls").header("x-ms-offer-throughput", throughput);
         world.refused(throughput, call, 400, 0).await;
     }
-    world.refused("no such container", Call::get("/dbs/shop/colls/none"), 404, 0).await;
+    for (path, substatus) in [("/dbs/shop/colls/none", 0), ("/dbs/none/colls/carts", 1003)] {
+        world.refused(path, Call::get(path), 404, substatus).await;
+        world.refused(path, Call::put(path, good.clone()), 404, substatus).await;
+        world.refused(path, Call::delete(path), 404, substatus).await;
+    }
     let other_key = json!({ "id": "carts", "partitionKey": { "paths": ["/x"], "kind": "Hash" } });
     for changed in [other_key, json!({ "id": "other", "partitionKey": key }), json!({})] {
         let what = changed.to_string();
@@ -245,6 +253,10 @@ async fn broken_headers_are_refused() {
     let unchanged = world.client.ask(read()).await.expect(200);
     let etag = unchanged.header("etag").expect("items have etags");
     world.client.ask(read().header("if-none-match", etag)).await.expect(304);
+    // It is about writes only, as at the service.
+    world.client.ask(read().header("if-match", "\"other\"")).await.expect(200);
+    let both = read().header("if-match", "\"other\"").header("if-none-match", etag);
+    world.client.ask(both).await.expect(304);
     world.check_health().await;
 }
 
@@ -348,14 +360,20 @@ async fn requests_that_are_not_signed_as_they_should_be_are_refused() {
         ("another key", &other, &date),
         ("another verb", &for_verb, &date),
         ("another path", &for_path, &date),
-        ("an old date", &key.authorization("GET", path, &old), &old),
-        ("a date to come", &key.authorization("GET", path, &young), &young),
         ("a date that is none", &key.authorization("GET", path, "yesterday"), "yesterday"),
         ("another date", &good, &http_date(now - std::time::Duration::from_secs(5))),
     ] {
         let answer = world.client.send_unsigned(&unsigned(authorization, date)).await;
         check_refusal(what, &answer.expect("the node answers"), 401, 0);
     }
+    for date in [&old, &young] {
+        let signed = unsigned(&key.authorization("GET", path, date), date);
+        let answer = world.client.send_unsigned(&signed).await.expect("the node answers");
+        check_refusal("a date that is not of now", &answer, 403, 0);
+    }
+    // What a client or a proxy puts beside the date that was signed.
+    let dated = unsigned(&good, &date).header("date", http_date(now - twenty_minutes));
+    world.client.send_unsigned(&dated).await.expect("the node answers").expect(200);
     let undated = Call::get(path).header("authorization", good.clone());
     let answer = world.client.send_unsigned(&undated).await.expect("the node answers");
     check_refusal("no date", &answer, 401, 0);
@@ -397,6 +415,33 @@ async fn names_rids_slashes_and_scripts_of_the_world_address_the_same_things() {
             .key(&json!("ß日"));
         let answer = client.send_unsigned(&call).await.expect("the node answers").expect(200);
         assert_eq!(answer.json()["_rid"], resource["_rid"]);
+    }
+}
+
+/// As .NET and Java may name it.
+#[tokio::test]
+async fn a_key_range_is_named_with_its_container_or_without() {
+    let world = World::new().await;
+    let made = world.client.ask(Call::get(world.carts.path())).await.expect(200).json();
+    let rid = made["_rid"].as_str().expect("a rid");
+    let range = "x-ms-documentdb-partitionkeyrangeid";
+    let feed = Call::get(world.carts.items());
+    let query = Call::post(world.carts.items(), r#"{"query":"SELECT * FROM c"}"#)
+        .header("x-ms-documentdb-isquery", "True");
+    let operation = json!({ "operationType": "Read", "id": "a", "partitionKey": "[\"k\"]" });
+    let bulk = Call::post(world.carts.items(), json!([operation]).to_string())
+        .header("x-ms-cosmos-is-batch-request", "True")
+        .header("x-ms-cosmos-batch-atomic", "False");
+    let changes = feed.clone().header("a-im", "Incremental Feed");
+    for (what, call) in [("feed", feed), ("query", query), ("bulk", bulk), ("changes", changes)] {
+        for known in ["0".to_string(), format!("{rid},0")] {
+            world.client.ask(call.clone().header(range, known)).await.expect(200);
+        }
+        for gone in ["7".to_string(), format!("{rid},7")] {
+            world.refused(what, call.clone().header(range, gone), 410, 1002).await;
+        }
+        let other = call.header(range, "AAAAAIAAAAE=,0");
+        world.refused(what, other, 400, 1024).await;
     }
 }
 

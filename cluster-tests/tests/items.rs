@@ -120,3 +120,32 @@ async fn where_users_named_no_partition_key_items_need_none() {
     let left = client.query(&notes, "SELECT VALUE c._partitionKey FROM c", json!([])).await;
     assert_eq!(left, ["x"]);
 }
+
+#[tokio::test]
+async fn a_change_feed_tells_the_place_of_a_write_once_and_where_the_client_wants_it() {
+    let notes = Container::new("shop", "notes");
+    let (_cluster, client) = world(&notes, json!({})).await;
+    let written = client.create_item(&notes, &json!({ "id": "a", "pk": "k" })).await.expect(201);
+    let feed = || Call::get(notes.items()).header("a-im", "Incremental Feed");
+    let page = client.ask(feed()).await.expect(200);
+    let row = page.json()["Documents"][0].clone();
+    assert_eq!(row["_lsn"].to_string(), written.header("x-ms-item-lsn").expect("its place"));
+    let apart = "x-ms-cosmos-changefeed-wire-format-version";
+    let rows = client.ask(feed().header(apart, "2021-09-15")).await.expect(200).json();
+    let metadata = json!({ "lsn": row["_lsn"], "crts": row["_ts"] });
+    let expected = json!([{ "current": written.json(), "metadata": metadata }]);
+    assert_eq!(rows["Documents"], expected);
+    client.ask(feed().header(apart, "2020-01-01")).await.expect(400);
+
+    // A copy of a row is an item with an `_lsn`, which hides no other.
+    let mut copy = row;
+    copy["id"] = json!("b");
+    let copied = client.create_item(&notes, &copy).await.expect(201);
+    assert_eq!(copied.json()["_lsn"], copy["_lsn"], "it is the item's own");
+    let behind = page.header("etag").expect("pages have etags");
+    let page = client.ask(feed().header("if-none-match", behind)).await.expect(200);
+    let text = String::from_utf8_lossy(&page.body);
+    assert_eq!(text.matches("\"_lsn\"").count(), 1, "{text}");
+    let told = page.json()["Documents"][0]["_lsn"].to_string();
+    assert_eq!(told, copied.header("x-ms-item-lsn").expect("its place"));
+}

@@ -135,3 +135,26 @@ async fn a_container_without_an_offer_has_no_limit() {
     let took = started.elapsed().as_secs_f64();
     assert!(charged > RATE * 30.0, "{charged} RU in {took} s");
 }
+
+#[tokio::test]
+async fn an_offer_is_replaced_only_as_its_client_knows_it() {
+    let cluster = Cluster::single().await;
+    let (client, container) = (cluster.client(1), Container::new("shop", "carts"));
+    client.create_database("shop").await.expect(201);
+    create_container(&client, &container, Some("400")).await;
+    let offers = client.ask(Call::get("/offers")).await.expect(200).json();
+    let path = format!("/{}", offers["Offers"][0]["_self"].as_str().expect("a link"));
+    let known = client.ask(Call::get(&path)).await.expect(200);
+    let known = known.header("etag").expect("offers have etags");
+    let replace = |rate: u32, etag: &str| {
+        let body = json!({ "content": { "offerThroughput": rate } });
+        client.ask(Call::put(&path, body.to_string()).header("if-match", etag))
+    };
+    let replaced = replace(500, known).await.expect(200);
+    replace(600, known).await.expect(412);
+    replace(700, "\"other\"").await.expect(412);
+    let read = client.ask(Call::get(&path)).await.expect(200);
+    assert_eq!(read.json()["content"]["offerThroughput"], 500);
+    replace(600, replaced.header("etag").expect("offers have etags")).await.expect(200);
+    replace(700, "*").await.expect(200);
+}

@@ -149,7 +149,7 @@ pub(crate) enum InvalidSettings {
     NoFile(String),
     /// A value has the wrong type, or a name is unknown.
     #[error("the settings are not usable: {0}")]
-    Malformed(#[from] Box<figment::Error>),
+    Malformed(String),
     /// A flag that a clustered node needs.
     #[error("{flag} is missing: {hint}")]
     Missing {
@@ -189,8 +189,19 @@ impl Settings {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let environment = Env::prefixed("EPHEMERIS_").only(&names);
         let settings = figment.merge(environment).merge(Serialized::defaults(flags)).extract();
-        settings.map_err(|error| Box::new(error).into())
+        settings.map_err(|error| InvalidSettings::Malformed(without_source(&error)))
     }
+}
+
+/// What is wrong, without the line of the file that a syntax error shows: it may hold a key.
+fn without_source(error: &figment::Error) -> String {
+    let text = error.to_string();
+    let is_source = |line: &str| {
+        let behind_number = line.trim_start_matches(|c: char| c == ' ' || c.is_ascii_digit());
+        behind_number.starts_with('|')
+    };
+    let told: Vec<&str> = text.lines().filter(|line| !is_source(line)).map(str::trim).collect();
+    told.join(": ")
 }
 
 pub(crate) fn setting_names() -> Vec<String> {

@@ -38,6 +38,22 @@ pub(crate) enum RefusedLevel {
     /// No such level.
     #[error("the value '{0}' is not a consistency level")]
     Unknown(String),
+    /// No such strategy.
+    #[error("the value '{0}' is not a read consistency strategy")]
+    UnknownStrategy(String),
+    /// What every region has acknowledged is known only where each acknowledges every write.
+    #[error(
+        "The read consistency strategy GlobalStrong needs an account whose consistency level is \
+         Strong, and this one's is {0}. LatestCommitted reads all that was acknowledged at every \
+         account."
+    )]
+    NotGlobal(&'static str),
+    /// Two wishes that may contradict each other.
+    #[error(
+        "A request names a consistency level or a read consistency strategy, not both: \
+         x-ms-consistency-level and x-ms-cosmos-read-consistency-strategy."
+    )]
+    Both,
     /// The account promises less.
     #[error(
         "ConsistencyLevel {wanted} specified in the request is invalid when service is configured \
@@ -87,6 +103,22 @@ impl ConsistencyLevel {
             Some(level) => Ok(level),
         }
     }
+
+    /// The level of a request that names a strategy, at an account with this default. Unlike a level,
+    /// a strategy may ask for more than the account promises.
+    pub(crate) fn by_strategy(self, strategy: &str) -> Result<Self, RefusedLevel> {
+        match strategy {
+            "Eventual" => Ok(Self::Eventual),
+            "Session" => Ok(Self::Session),
+            "LatestCommitted" => Ok(Self::BoundedStaleness),
+            "GlobalStrong" if self == Self::Strong => Ok(Self::Strong),
+            "GlobalStrong" => Err(RefusedLevel::NotGlobal(self.name())),
+            unknown => {
+                let shown = unknown.chars().take(SHOWN_CHARS_MAX).collect();
+                Err(RefusedLevel::UnknownStrategy(shown))
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -115,6 +147,30 @@ mod tests {
              configured with consistency level Session. Ensure the request consistency level is \
              not stronger than the service consistency level."
         );
+    }
+
+    #[test]
+    fn a_strategy_may_ask_for_more_than_the_account_promises() {
+        for account in ConsistencyLevel::ALL {
+            let level = |strategy| account.by_strategy(strategy);
+            assert_eq!(level("Eventual"), Ok(ConsistencyLevel::Eventual));
+            assert_eq!(level("Session"), Ok(ConsistencyLevel::Session));
+            assert_eq!(level("LatestCommitted"), Ok(ConsistencyLevel::BoundedStaleness));
+            let global = level("GlobalStrong");
+            match account {
+                ConsistencyLevel::Strong => assert_eq!(global, Ok(ConsistencyLevel::Strong)),
+                ConsistencyLevel::Eventual
+                | ConsistencyLevel::ConsistentPrefix
+                | ConsistencyLevel::Session
+                | ConsistencyLevel::BoundedStaleness => {
+                    assert_eq!(global, Err(RefusedLevel::NotGlobal(account.name())));
+                }
+            }
+            for unknown in ["Strong", "BoundedStaleness", "latestcommitted", "Default", ""] {
+                let refused = Err(RefusedLevel::UnknownStrategy(unknown.to_string()));
+                assert_eq!(level(unknown), refused);
+            }
+        }
     }
 
     #[test]

@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 use crate::charge::QueryWork;
 use crate::engine::{Fault, KeyRange, Table};
 use crate::ids::Lsn;
-use crate::item::Item;
+use crate::item::{Item, Stamp};
+use crate::json::{self, Container, Scalar};
 use crate::partition::{PageOutcome, PartitionSpec, PartitionView};
 use crate::partition_key::KeyDefinition;
 use crate::query::{PageLimits, Scope};
@@ -34,10 +35,19 @@ pub enum FeedStart {
     After(Lsn),
 }
 
+/// What a row looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RowForm {
+    /// The item, with `_lsn` as one more of its system properties.
+    Flat,
+    /// The item as `current`, and `metadata` beside it, as in the feed of all versions.
+    Apart,
+}
+
 /// A page of changes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FeedPage {
-    /// JSON: items with `_lsn`, or what happened to them.
+    /// JSON: items, in the form that was asked for, or what happened to them.
     pub rows: Vec<serde_bytes::ByteBuf>,
     /// Everything up to here was read.
     pub through: FeedPosition,
@@ -52,7 +62,7 @@ pub fn read_changes(
     view: &PartitionView,
     spec: &PartitionSpec,
     key: &KeyDefinition,
-    start: FeedStart,
+    (start, form): (FeedStart, RowForm),
     scope: &Scope,
     limits: PageLimits,
     hi: Millis,
@@ -91,7 +101,10 @@ pub fn read_changes(
         assert_eq!(FeedPosition::of(&item.stamp), position, "a row leads to the last version");
         page.work.items_loaded += 1;
         page.work.bytes_loaded += item.body.len() as u64;
-        let json = with_lsn(&item, spec);
+        let json = match form {
+            RowForm::Flat => flat(item, spec)?,
+            RowForm::Apart => apart(&item, spec),
+        };
         bytes += json.len();
         page.rows.push(json.into());
     }
@@ -102,11 +115,52 @@ pub fn read_changes(
     Ok(PageOutcome::Page(page))
 }
 
-fn with_lsn(item: &Item, spec: &PartitionSpec) -> Vec<u8> {
-    let mut json = item.to_json(spec.container);
-    assert_eq!(json.pop(), Some(b'}'), "an item is a JSON object");
-    json.extend_from_slice(format!(",\"_lsn\":{}}}", item.stamp.lsn).as_bytes());
-    json
+/// The item with the place of its write. A body may have an `_lsn` of its own, copied from such a row,
+/// and no name may stand there twice.
+fn flat(mut item: Item, spec: &PartitionSpec) -> Result<Vec<u8>, Fault> {
+    let text = std::str::from_utf8(&item.body).map_err(|error| Fault::corrupt("items", error))?;
+    if text.contains("\"_lsn\"") {
+        let (body, _) = json::normalise(&item.body, || WithoutLsn { depth: 0 })
+            .map_err(|error| Fault::corrupt("items", error))?;
+        item.body = body;
+    }
+    let mut row = item.to_json(spec.container);
+    assert_eq!(row.pop(), Some(b'}'), "an item is a JSON object");
+    row.extend_from_slice(format!(",\"_lsn\":{}}}", item.stamp.lsn).as_bytes());
+    Ok(row)
+}
+
+/// `{"current", "metadata"}`, as the wire format of 2021-09-15 has it.
+fn apart(item: &Item, spec: &PartitionSpec) -> Vec<u8> {
+    let mut row = b"{\"current\":".to_vec();
+    row.extend(item.to_json(spec.container));
+    let Stamp { lsn, ts, .. } = item.stamp;
+    row.extend_from_slice(format!(",\"metadata\":{{\"lsn\":{lsn},\"crts\":{ts}}}}}").as_bytes());
+    row
+}
+
+/// Leaves the `_lsn` at the top of a body out.
+struct WithoutLsn {
+    depth: usize,
+}
+
+impl json::Visitor for WithoutLsn {
+    fn member(&mut self, name: &str) -> bool {
+        self.depth += 1;
+        self.depth > 1 || name != "_lsn"
+    }
+
+    fn element(&mut self) {
+        self.depth += 1;
+    }
+
+    fn done(&mut self) {
+        self.depth -= 1;
+    }
+
+    fn scalar(&mut self, _: Scalar<'_>) {}
+
+    fn container(&mut self, _: Container) {}
 }
 
 fn range_from(spec: &PartitionSpec, first: Lsn) -> KeyRange {

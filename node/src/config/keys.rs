@@ -240,4 +240,23 @@ mod tests {
         assert!(!shown.contains(&STANDARD.encode([7; 64])), "{shown}");
         assert!(!shown.contains("7, 7"), "{shown}");
     }
+
+    #[test]
+    fn a_syntax_error_tells_its_place_and_not_the_key_that_stands_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("settings.toml");
+        let key = STANDARD.encode([7; 64]);
+        for wrong in [
+            format!("key = \"{key}"),
+            format!("key = {key}"),
+            format!("key \"{key}\""),
+            format!("key = \"{key}\" \"more\""),
+        ] {
+            std::fs::write(&file, format!("burst = true\n{wrong}\n")).unwrap();
+            let error = Settings::load(Some(&file), serde_json::json!({})).unwrap_err();
+            let shown = format!("{error} {error:?}");
+            assert!(!shown.contains(&key[..8]), "{shown}");
+            assert!(shown.contains("line 2, column "), "{shown}");
+        }
+    }
 }

@@ -2,7 +2,8 @@
 //!
 //! 1. A connection is taken in as soon as there are not too many of them.
 //! 2. Its client has so long to send the head of a request, and may rest as long between two.
-//! 3. A client that says nothing, or does not take what it is sent, is sent away: `patience`.
+//! 3. A client that says nothing, or does not take what it is sent, is sent away: `patience`. Over HTTP/2
+//!    it loses the answer that it does not take.
 //! 4. When the node stops, requests under way are answered; then the connections close.
 
 mod patience;
@@ -19,6 +20,7 @@ use axum::serve::Listener;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use hyper::body::Incoming;
+use hyper::rt::Executor;
 use hyper::service::Service;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
@@ -33,10 +35,18 @@ pub(crate) use room::{CONNECTIONS_MAX, Room};
 /// How long the head of a request may take over HTTP/1.1, from its first byte or from the answer
 /// before. Longer than most clients keep a connection they do not use.
 const HEAD_DEADLINE: Duration = Duration::from_secs(75);
+/// Bytes of the head of a request over HTTP/1.1, and what is read at once of its body. It is kept for every
+/// connection, before anybody has shown a key; the longest head that means anything takes a tenth of it.
+const HEAD_BYTES_MAX: usize = 64 << 10;
 /// How long neither side may say anything, beside the time that a request may take.
 const SILENCE_MAX: Duration = Duration::from_mins(2);
 /// How long a client may take nothing of what it is sent.
 const STALL_MAX: Duration = Duration::from_secs(30);
+
+/// How long a request over HTTP/2 may take, until its client has taken the answer: a client that shuts the
+/// window of one stream keeps the connection going, and `STALL_MAX` does not see it. The largest answer
+/// comes through in time at 14 KB/s.
+const STREAM_MAX: Duration = Duration::from_mins(5);
 
 /// Who answers requests. Clones do the same.
 pub(crate) trait Answer:
@@ -94,14 +104,30 @@ fn report(ended: Result<(), tokio::task::JoinError>) {
     }
 }
 
+/// Carries the requests of a connection over HTTP/2, which end with their time; the client is told by a
+/// reset.
+#[derive(Clone)]
+struct Streams(TokioExecutor);
+
+impl<F> Executor<F> for Streams
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    fn execute(&self, stream: F) {
+        self.0.execute(tokio::time::timeout(STREAM_MAX, stream));
+    }
+}
+
 /// Answers the requests of one connection, HTTP/1.1 or HTTP/2 as it begins.
 async fn converse(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     service: impl Answer,
     stop: CancellationToken,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().timer(HeadTimer::default()).header_read_timeout(HEAD_DEADLINE);
+    let mut builder = Builder::new(Streams(TokioExecutor::new()));
+    let mut http1 = builder.http1();
+    http1.timer(HeadTimer::default()).header_read_timeout(HEAD_DEADLINE);
+    http1.max_buf_size(HEAD_BYTES_MAX);
     builder.http2().timer(TokioTimer::new());
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
     // All connections share what a token is made of: by itself it is looked at only when it has something to say.
@@ -224,6 +250,28 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn who_sends_a_head_without_end_is_refused() {
+        let world = World::new();
+        let (mut reader, mut writer) = tokio::io::split(world.connect().await);
+        let head = |bytes: usize| {
+            let start = b"GET /short HTTP/1.1\r\nhost: h\r\nx: ";
+            [&start[..], &vec![b'x'; bytes]].concat()
+        };
+        let (long, mut answer) = (head(HEAD_BYTES_MAX + (6 << 10)), Vec::new());
+        let sending = writer.write_all(&long);
+        // It hangs up before it has read everything.
+        let _ = tokio::join!(sending, reader.read_to_end(&mut answer));
+        assert!(answer.starts_with(b"HTTP/1.1 431 "), "{}", String::from_utf8_lossy(&answer));
+
+        let mut client = world.connect().await;
+        client.write_all(&head(HEAD_BYTES_MAX / 2)).await.unwrap();
+        client.write_all(b"\r\n\r\n").await.unwrap();
+        let mut answer = [0; 12];
+        client.read_exact(&mut answer).await.unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 200");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_connection_serves_many_requests_and_may_rest_between_them() {
         let world = World::new();
         let mut client = world.connect().await;
@@ -248,6 +296,56 @@ mod tests {
         tokio::time::sleep(STALL_MAX + Duration::from_secs(1)).await;
         let (bytes, _) = read_to_end(&mut client).await;
         assert!(bytes.len() <= WIRE_BYTES, "{}", bytes.len());
+    }
+
+    /// A frame of HTTP/2.
+    fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+        [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+    }
+
+    /// The kind and the stream of the next frame.
+    async fn next_frame(client: &mut (impl AsyncRead + Unpin)) -> (u8, u32) {
+        let mut head = [0; 9];
+        client.read_exact(&mut head).await.unwrap();
+        let [a, b, c, kind, _, stream @ ..] = head;
+        let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
+        client.read_exact(&mut payload).await.unwrap();
+        (kind, u32::from_be_bytes(stream))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_shuts_the_window_of_an_answer_loses_it_and_may_go_on() {
+        let [data, headers, reset, settings, ping] = [0, 1, 3, 4, 6];
+        let world = World::new();
+        let (mut reader, mut writer) = tokio::io::split(world.connect().await);
+        let no_window = frame(settings, 0, 0, &[0, 4, 0, 0, 0, 0]);
+        // `GET http://h/long`, and that is all.
+        let head = [&[0x82, 0x86, 0x44, 5][..], b"/long", &[0x41, 1], b"h"].concat();
+        let hello = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+        let hello = [hello, no_window, frame(headers, 5, 1, &head)].concat();
+        writer.write_all(&hello).await.unwrap();
+        let started = clock::monotonic();
+        let living = async {
+            while started.elapsed() < 2 * STREAM_MAX {
+                writer.write_all(&frame(ping, 0, 0, &[0; 8])).await.unwrap();
+                tokio::time::sleep(Duration::from_secs(30)).await;
+            }
+        };
+        let lost = async {
+            loop {
+                let (kind, stream) = next_frame(&mut reader).await;
+                assert_ne!(kind, data, "there is no room for it");
+                if kind == reset {
+                    return stream;
+                }
+            }
+        };
+        tokio::select! {
+            stream = lost => assert_eq!(stream, 1),
+            () = living => panic!("the answer is kept for ever"),
+        }
+        assert!(is_about(started.elapsed(), STREAM_MAX), "{:?}", started.elapsed());
     }
 
     #[tokio::test(start_paused = true)]

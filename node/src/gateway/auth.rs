@@ -137,22 +137,33 @@ impl Keys {
         signature: &[u8],
         now: SystemTime,
     ) -> Result<Credential, ApiError> {
-        let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+        let text = |name| {
+            let value = headers.get(name).and_then(|value| value.to_str().ok());
+            value.filter(|date| !date.is_empty())
+        };
         let (ms_date, date) = (text(&MS_DATE), text(&DATE));
         check_date(ms_date.or(date), now)?;
-        let dates = [ms_date, date].map(Option::unwrap_or_default);
+        // Who sends both dates signs one of them, as the service has it, and some clients sign both.
+        let both = [ms_date, date].map(Option::unwrap_or_default);
+        let dates = if ms_date.is_some() { [both[0], ""] } else { both };
         let (kind, link) = segments.signed();
-        let payload = |link: &str| payload(verb, kind, link, dates);
-        let by_name = payload(&link);
-        let credential = self.credential(&by_name, signature);
-        // Few clients sign what a resource is called inside.
+        let signed_with = |dates| {
+            let by_name = self.credential(&payload(verb, kind, &link, dates), signature);
+            // Few clients sign what a resource is called inside.
+            by_name.or_else(|| {
+                let by_rid = payload(verb, kind, &segments.signed_by_rid(), dates);
+                self.credential(&by_rid, signature)
+            })
+        };
+        let credential = signed_with(dates);
         let credential =
-            credential.or_else(|| self.credential(&payload(&segments.signed_by_rid()), signature));
+            if dates == both { credential } else { credential.or_else(|| signed_with(both)) };
         credential.ok_or_else(|| {
             ApiError::Unauthorized(format!(
                 "The input authorization token can't serve the request. The wrong key is being \
                  used or the expected payload is not built as per the protocol. Server used the \
-                 following payload to sign: '{by_name}'"
+                 following payload to sign: '{}'",
+                payload(verb, kind, &link, dates)
             ))
         })
     }
@@ -251,6 +262,7 @@ impl<'t> Presented<'t> {
     }
 }
 
+/// A date that cannot be told is 401; one that is told, and is not of now, 403, as at the service.
 fn check_date(date: Option<&str>, now: SystemTime) -> Result<(), ApiError> {
     let date = date.ok_or_else(|| {
         ApiError::Unauthorized("One of the headers x-ms-date and date is required.".to_string())
@@ -262,7 +274,7 @@ fn check_date(date: Option<&str>, now: SystemTime) -> Result<(), ApiError> {
     if skew <= SKEW_MAX {
         return Ok(());
     }
-    Err(ApiError::Unauthorized(format!(
+    Err(ApiError::Forbidden(format!(
         "The authorization token is not valid at the current time. The request's date is {}, the \
          server's is {}.",
         httpdate::fmt_http_date(date),
@@ -416,13 +428,42 @@ mod tests {
         assert!(check(&keys, "/dbs", &headers).is_err());
     }
 
+    /// Clients and proxies add a `Date`, whether it was signed or not.
+    #[test]
+    fn a_second_date_may_be_signed_or_not() {
+        let keys = [emulator_key()];
+        let segments = Segments::parse("/dbs").unwrap();
+        let other = "Fri, 20 Nov 2026 10:00:01 GMT";
+        let signature = |dates: [&str; 2]| {
+            let (kind, link) = segments.signed();
+            let mut mac = mac(&keys[0]);
+            mac.update(payload("GET", kind, &link, dates).as_bytes());
+            format!("type=master&ver=1.0&sig={}", STANDARD.encode(mac.finalize().into_bytes()))
+        };
+        let check = |ms_date: Option<&str>, date: &str, dates| {
+            let mut headers = headers(ms_date.unwrap_or_default(), &signature(dates));
+            headers.insert("date", HeaderValue::from_str(date).unwrap());
+            if ms_date.is_none() {
+                headers.remove(&MS_DATE);
+            }
+            check(&keys, "/dbs", &headers).is_ok()
+        };
+        assert!(check(Some(DATE), other, [DATE, ""]));
+        assert!(check(Some(DATE), other, [DATE, other]));
+        assert!(check(None, other, ["", other]));
+        assert!(check(Some(""), other, ["", other]));
+        assert!(!check(Some(DATE), other, ["", other]), "the first counts");
+        assert!(!check(Some(DATE), other, [other, ""]));
+    }
+
     #[test]
     fn old_and_future_dates_are_refused() {
         let keys = [emulator_key()];
         let segments = Segments::parse("/dbs").unwrap();
         for date in ["Fri, 20 Nov 2026 09:40:00 GMT", "Fri, 20 Nov 2026 10:20:00 GMT"] {
             let headers = headers(date, &sign(&keys[0], "GET", &segments, date));
-            assert!(check(&keys, "/dbs", &headers).is_err(), "{date}");
+            let refused = check(&keys, "/dbs", &headers);
+            assert!(matches!(refused, Err(ApiError::Forbidden(_))), "{date}");
         }
         let lower = DATE.to_lowercase();
         let headers = headers(&lower, &sign(&keys[0], "GET", &segments, &lower));

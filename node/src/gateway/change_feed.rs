@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use axum::http::{StatusCode, header};
 use ephemeris_store::catalog::PartitionRecord;
-use ephemeris_store::change_feed::{FeedStart, HistoryStart};
+use ephemeris_store::change_feed::{FeedStart, HistoryStart, RowForm};
 use ephemeris_store::charge::Charge;
 use ephemeris_store::ids::{Lsn, ResourceId};
 use ephemeris_store::query::{PageLimits, Scope};
@@ -27,8 +27,9 @@ use crate::partition::{ChangesRequest, Feed, PartitionRequest, PartitionResponse
 const LATEST_VERSION: &str = "Incremental Feed";
 /// The feed of all versions and deletes.
 const ALL_VERSIONS: &str = "Full-Fidelity Feed";
-/// The form of its rows.
+/// The form of its rows, and of those of the other where clients ask for it: the Rust SDK always does.
 const WIRE_FORMAT: &str = "2021-09-15";
+const FORMAT_HEADER: &str = "x-ms-cosmos-changefeed-wire-format-version";
 
 /// Answers with a page of changes of one partition.
 pub(crate) async fn read(
@@ -70,19 +71,27 @@ pub(crate) async fn read(
 /// The feed that the client reads, and where it is.
 fn feed(mode: &str, headers: &RequestHeaders) -> Result<Feed, ApiError> {
     if mode.eq_ignore_ascii_case(LATEST_VERSION) {
-        return Ok(Feed::LatestVersion(start(headers)?));
+        return Ok(Feed::LatestVersion(start(headers)?, row_form(headers)?));
     }
     if !mode.eq_ignore_ascii_case(ALL_VERSIONS) {
         return Err(malformed("a-im", mode));
     }
-    let format = headers.text("x-ms-cosmos-changefeed-wire-format-version")?.unwrap_or_default();
-    if format != WIRE_FORMAT {
-        return Err(ApiError::BadRequest(format!(
+    match row_form(headers)? {
+        RowForm::Apart => Ok(Feed::AllVersions(history_start(headers)?)),
+        RowForm::Flat => Err(ApiError::BadRequest(format!(
             "The change feed mode All Versions and Deletes has one wire format: send {WIRE_FORMAT} \
-             in the header x-ms-cosmos-changefeed-wire-format-version, not '{format}'."
-        )));
+             in the header {FORMAT_HEADER}."
+        ))),
     }
-    Ok(Feed::AllVersions(history_start(headers)?))
+}
+
+/// What the rows shall look like.
+fn row_form(headers: &RequestHeaders) -> Result<RowForm, ApiError> {
+    match headers.text(FORMAT_HEADER)? {
+        None | Some("") => Ok(RowForm::Flat),
+        Some(WIRE_FORMAT) => Ok(RowForm::Apart),
+        Some(other) => Err(malformed(FORMAT_HEADER, other)),
+    }
 }
 
 fn malformed(name: &str, text: &str) -> ApiError {
@@ -128,12 +137,12 @@ fn start(headers: &RequestHeaders) -> Result<FeedStart, ApiError> {
 /// send it back, and "now" is what the leader says.
 fn level(asked_for: ReadLevel, feed: Feed) -> ReadLevel {
     match feed {
-        Feed::LatestVersion(FeedStart::Beginning | FeedStart::At(_)) => asked_for,
-        Feed::LatestVersion(FeedStart::After(lsn))
+        Feed::LatestVersion(FeedStart::Beginning | FeedStart::At(_), _) => asked_for,
+        Feed::LatestVersion(FeedStart::After(lsn), _)
         | Feed::AllVersions(HistoryStart::After(FeedPosition { lsn, .. })) => {
             asked_for.and_at_least(lsn)
         }
-        Feed::LatestVersion(FeedStart::Now) | Feed::AllVersions(HistoryStart::Now) => {
+        Feed::LatestVersion(FeedStart::Now, _) | Feed::AllVersions(HistoryStart::Now) => {
             ReadLevel::Linearizable
         }
     }
@@ -146,7 +155,7 @@ fn partition(
     scope: &Scope,
 ) -> Result<Arc<PartitionRecord>, ApiError> {
     let partitions = resolved.partitions();
-    if let Some(range) = headers.text("x-ms-documentdb-partitionkeyrangeid")? {
+    if let Some(range) = headers.range_id(resolved.container.number)? {
         let found = partitions.iter().find(|partition| partition.range.to_string() == range);
         return found.cloned().ok_or_else(|| ApiError::RangeGone(range.to_string()));
     }
@@ -231,16 +240,17 @@ mod tests {
 
     #[test]
     fn a_feed_never_goes_back() {
-        let after = Feed::LatestVersion(FeedStart::After(Lsn(7)));
+        let latest = |start| Feed::LatestVersion(start, RowForm::Flat);
+        let after = latest(FeedStart::After(Lsn(7)));
         assert_eq!(level(ReadLevel::Any, after), ReadLevel::AtLeast(Lsn(7)));
         assert_eq!(level(ReadLevel::AtLeast(Lsn(9)), after), ReadLevel::AtLeast(Lsn(9)));
         assert_eq!(level(ReadLevel::AtLeast(Lsn(5)), after), ReadLevel::AtLeast(Lsn(7)));
         assert_eq!(level(ReadLevel::Linearizable, after), ReadLevel::Linearizable);
         let inside = Feed::AllVersions(HistoryStart::After(FeedPosition::parse("7.2").unwrap()));
         assert_eq!(level(ReadLevel::Any, inside), ReadLevel::AtLeast(Lsn(7)));
-        let beginning = Feed::LatestVersion(FeedStart::Beginning);
+        let beginning = latest(FeedStart::Beginning);
         assert_eq!(level(ReadLevel::Any, beginning), ReadLevel::Any);
-        for now in [Feed::LatestVersion(FeedStart::Now), Feed::AllVersions(HistoryStart::Now)] {
+        for now in [latest(FeedStart::Now), Feed::AllVersions(HistoryStart::Now)] {
             assert_eq!(level(ReadLevel::Any, now), ReadLevel::Linearizable);
         }
     }
@@ -258,8 +268,22 @@ mod tests {
     }
 
     #[test]
+    fn rows_have_the_form_that_is_asked_for() {
+        let form = |format| {
+            let feed = super::feed(LATEST_VERSION, &headers(&[(FORMAT_HEADER, format)]))?;
+            let Feed::LatestVersion(FeedStart::Beginning, form) = feed else { panic!("{feed:?}") };
+            Ok::<_, ApiError>(form)
+        };
+        assert_eq!(form(WIRE_FORMAT).unwrap(), RowForm::Apart);
+        assert_eq!(form("").unwrap(), RowForm::Flat);
+        assert!(form("2022-01-01").is_err(), "rows of another form are not sent");
+        let without = super::feed(LATEST_VERSION, &headers(&[])).unwrap();
+        assert_eq!(without, Feed::LatestVersion(FeedStart::Beginning, RowForm::Flat));
+    }
+
+    #[test]
     fn all_versions_are_told_from_now_on_or_from_where_a_reader_was() {
-        let format = ("x-ms-cosmos-changefeed-wire-format-version", WIRE_FORMAT);
+        let format = (FORMAT_HEADER, WIRE_FORMAT);
         let feed_of = |pairs: &[(&'static str, &'static str)]| {
             super::feed(ALL_VERSIONS, &headers(&[pairs, &[format]].concat()))
         };

@@ -57,10 +57,7 @@ pub(crate) enum ApiError {
     #[error("{0}")]
     FeaturesMissing(String),
     /// The container was deleted and made again since the client looked.
-    #[error(
-        "The container was re-created: its resource id is not the one in the header \
-         x-ms-cosmos-intended-collection-rid."
-    )]
+    #[error("The container was re-created: its resource id is not the one that the request names.")]
     ContainerRecreated,
     /// Not signed, or not with a key of this account.
     #[error("{0}")]
@@ -380,7 +377,12 @@ impl From<RefusedLevel> for ApiError {
             RefusedLevel::Unknown(_) => {
                 format!("The header x-ms-consistency-level is not valid: {error}.")
             }
-            RefusedLevel::Stronger { .. } => error.to_string(),
+            RefusedLevel::UnknownStrategy(_) => {
+                format!("The header x-ms-cosmos-read-consistency-strategy is not valid: {error}.")
+            }
+            RefusedLevel::Stronger { .. } | RefusedLevel::NotGlobal(_) | RefusedLevel::Both => {
+                error.to_string()
+            }
         };
         ApiError::BadRequest(message)
     }

@@ -4,11 +4,11 @@ use axum::http::header::{AsHeaderName, CONTENT_TYPE, HOST, IF_MATCH, IF_NONE_MAT
 use axum::http::{HeaderMap, HeaderName, Uri};
 use ephemeris_store::catalog::Throughput;
 use ephemeris_store::command::Precondition;
-use ephemeris_store::ids::Etag;
+use ephemeris_store::ids::{ContainerNumber, Etag, ResourceId};
 use ephemeris_store::partition_key::{Epk, PartitionKey};
 
 use super::error::ApiError;
-use crate::consistency::ConsistencyLevel;
+use crate::consistency::{ConsistencyLevel, RefusedLevel};
 
 /// Rows of a page if the client does not say.
 const PAGE_ROWS_DEFAULT: usize = 100;
@@ -17,6 +17,7 @@ pub(crate) const PAGE_ROWS_MAX: usize = 1000;
 
 // Names that every request is asked for are parsed once.
 static CONSISTENCY_LEVEL: HeaderName = HeaderName::from_static("x-ms-consistency-level");
+static READ_STRATEGY: HeaderName = HeaderName::from_static("x-ms-cosmos-read-consistency-strategy");
 static PARTITION_KEY: HeaderName = HeaderName::from_static("x-ms-documentdb-partitionkey");
 static IS_QUERY_PLAN: HeaderName = HeaderName::from_static("x-ms-cosmos-is-query-plan-request");
 static IS_QUERY: HeaderName = HeaderName::from_static("x-ms-documentdb-isquery");
@@ -89,7 +90,12 @@ impl RequestHeaders {
         &self,
         account: ConsistencyLevel,
     ) -> Result<ConsistencyLevel, ApiError> {
-        Ok(account.asked_for(self.text(&CONSISTENCY_LEVEL)?)?)
+        let named = |name| Ok::<_, ApiError>(self.text(name)?.filter(|text| !text.is_empty()));
+        match (named(&CONSISTENCY_LEVEL)?, named(&READ_STRATEGY)?) {
+            (level, None) => Ok(account.asked_for(level)?),
+            (None, Some(strategy)) => Ok(account.by_strategy(strategy)?),
+            (Some(_), Some(_)) => Err(RefusedLevel::Both.into()),
+        }
     }
 
     /// What a POST means, told in the order in which the flags count.
@@ -111,7 +117,16 @@ impl RequestHeaders {
         }
     }
 
-    /// What must hold of the stored version.
+    /// What must hold of a version for it to be shown: `If-Match` is about writes, as at the service.
+    pub(crate) fn read_condition(&self) -> Result<Precondition, ApiError> {
+        Ok(match self.text(&IF_NONE_MATCH)? {
+            None => Precondition::None,
+            Some("*") => Precondition::IfNoneMatchAny,
+            Some(tag) => Precondition::IfNoneMatch(Etag::parse(tag)),
+        })
+    }
+
+    /// What must hold of the version that a write is about.
     pub(crate) fn precondition(&self) -> Result<Precondition, ApiError> {
         if let Some(tag) = self.text(&IF_MATCH)? {
             return Ok(match tag {
@@ -119,11 +134,7 @@ impl RequestHeaders {
                 tag => Precondition::IfMatch(Etag::parse(tag)),
             });
         }
-        Ok(match self.text(&IF_NONE_MATCH)? {
-            None => Precondition::None,
-            Some("*") => Precondition::IfNoneMatchAny,
-            Some(tag) => Precondition::IfNoneMatch(Etag::parse(tag)),
-        })
+        self.read_condition()
     }
 
     /// The partition key value.
@@ -153,6 +164,18 @@ impl RequestHeaders {
     /// True if the client means a query to run over all partitions.
     pub(crate) fn crosses_partitions(&self) -> bool {
         self.flag("x-ms-documentdb-query-enablecrosspartition")
+    }
+
+    /// The key range of this container that a request is about: its id, before which some SDKs put the
+    /// container's `_rid` and a comma.
+    pub(crate) fn range_id(&self, container: ContainerNumber) -> Result<Option<&str>, ApiError> {
+        let Some(text) = self.text("x-ms-documentdb-partitionkeyrangeid")? else { return Ok(None) };
+        let Some((rid, id)) = text.rsplit_once(',') else { return Ok(Some(text)) };
+        if rid == ResourceId::Container(container).to_string() {
+            Ok(Some(id))
+        } else {
+            Err(ApiError::ContainerRecreated)
+        }
     }
 
     /// The interval of effective partition keys a query is about.
@@ -213,6 +236,7 @@ fn malformed(name: &str, value: &str) -> ApiError {
 #[cfg(test)]
 mod tests {
     use axum::http::HeaderValue;
+    use ephemeris_store::ids::DatabaseNumber;
     use proptest::prelude::*;
 
     use super::*;
@@ -264,6 +288,26 @@ mod tests {
     }
 
     #[test]
+    fn a_level_or_a_strategy_says_how_fresh_reads_are() {
+        let (level, strategy) = ("x-ms-consistency-level", "x-ms-cosmos-read-consistency-strategy");
+        let of = |pairs: &[_]| headers(pairs).consistency(ConsistencyLevel::Session);
+        assert_eq!(of(&[]).unwrap(), ConsistencyLevel::Session);
+        assert_eq!(of(&[(level, "Eventual")]).unwrap(), ConsistencyLevel::Eventual);
+        assert_eq!(of(&[(strategy, "Eventual")]).unwrap(), ConsistencyLevel::Eventual);
+        let latest = of(&[(strategy, "LatestCommitted")]).unwrap();
+        assert_eq!(latest, ConsistencyLevel::BoundedStaleness);
+        let nothing = [(level, "Eventual"), (strategy, "")];
+        assert_eq!(of(&nothing).unwrap(), ConsistencyLevel::Eventual);
+        for wrong in [
+            &[(strategy, "Strong")][..],
+            &[(strategy, "GlobalStrong")],
+            &[(strategy, "Session"), (level, "Session")],
+        ] {
+            assert!(of(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
     fn conditions_are_read() {
         let of = |name, value| headers(&[(name, value)]).precondition().unwrap();
         assert_eq!(of("if-match", "*"), Precondition::IfMatchAny);
@@ -272,6 +316,10 @@ mod tests {
         let tag = "\"00000000-0000-0000-e384-28095c1a01da\"";
         assert_eq!(of("if-match", tag), Precondition::IfMatch(Etag::parse(tag)));
         assert_eq!(headers(&[]).precondition().unwrap(), Precondition::None);
+        let of_read = |pairs: &[_]| headers(pairs).read_condition().unwrap();
+        assert_eq!(of_read(&[("if-match", tag)]), Precondition::None);
+        let both = [("if-match", "*"), ("if-none-match", tag)];
+        assert_eq!(of_read(&both), Precondition::IfNoneMatch(Etag::parse(tag)));
     }
 
     #[test]
@@ -283,6 +331,23 @@ mod tests {
         assert_eq!(headers(&[]).page_rows().unwrap(), PAGE_ROWS_DEFAULT);
         for wrong in ["0", "-2", "many", "", "1.5"] {
             assert!(rows(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_key_range_may_be_named_with_its_container() {
+        let container = ContainerNumber { database: DatabaseNumber(1), number: 2 };
+        let rid = ResourceId::Container(container).to_string();
+        let id = |text: &str| {
+            let headers = headers(&[("x-ms-documentdb-partitionkeyrangeid", text)]);
+            headers.range_id(container).map(|id| id.map(str::to_string))
+        };
+        assert_eq!(id("3").unwrap().as_deref(), Some("3"));
+        assert_eq!(id(&format!("{rid},3")).unwrap().as_deref(), Some("3"));
+        assert_eq!(headers(&[]).range_id(container).unwrap(), None);
+        let other = ResourceId::Container(ContainerNumber { number: 3, ..container });
+        for wrong in [format!("{other},3"), format!("{rid},1,3"), "x,3".into(), ",3".into()] {
+            assert!(matches!(id(&wrong), Err(ApiError::ContainerRecreated)), "{wrong}");
         }
     }
 
@@ -318,7 +383,7 @@ mod tests {
                 "if-match", "if-none-match", "x-ms-documentdb-partitionkey",
                 "x-ms-max-item-count", "x-ms-start-epk", "x-ms-end-epk", "x-ms-read-key-type",
                 "x-ms-offer-throughput", "x-ms-cosmos-offer-autopilot-settings", "prefer",
-                "x-ms-consistency-level",
+                "x-ms-consistency-level", "x-ms-cosmos-read-consistency-strategy",
             ]),
             value: Vec<u8>,
         ) {

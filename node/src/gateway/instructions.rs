@@ -16,6 +16,7 @@ use ephemeris_store::ids::{Lsn, RangeId};
 use super::auth::{Credential, Verifier, parse_date, sign};
 use super::path::Segments;
 use super::reply::{DataHeaders, Reply};
+use super::untaken::Untaken;
 use crate::config::{AccountKeys, EMULATOR_KEY};
 use crate::placement::Links;
 
@@ -58,11 +59,12 @@ fn build_the_headers_of_an_answer() {
             data,
             vec![b'x'; BODY_BYTES],
             HeaderValue::from_static("5f3c1a5e-0000-4000-8000-000000000000"),
+            Untaken::default(),
         )
     };
-    check("build_the_headers_of_an_answer", setup, |(data, body, activity)| {
+    check("build_the_headers_of_an_answer", setup, |(data, body, activity, untaken)| {
         let data = data.at(RangeId(0), Lsn(123_456)).item(Lsn(123_400));
         let reply = Reply::json(StatusCode::OK, body).charge(Charge::ZERO).data(data);
-        reply.into_response(&activity, Duration::from_micros(420))
+        (reply.into_response(&activity, Duration::from_micros(420), &untaken), untaken)
     });
 }

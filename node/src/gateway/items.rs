@@ -7,9 +7,7 @@ use ephemeris_store::binary_json;
 use ephemeris_store::catalog::PartitionRecord;
 use ephemeris_store::charge::Charge;
 use ephemeris_store::codec;
-use ephemeris_store::command::{
-    Action, Effect, ItemWrite, Precondition, Refused, WRITES_BYTES_MAX, Written,
-};
+use ephemeris_store::command::{Action, Effect, ItemWrite, Refused, WRITES_BYTES_MAX, Written};
 use ephemeris_store::document::{Document, IdField, ParsedDocument};
 use ephemeris_store::ids::{ItemId, Lsn};
 use ephemeris_store::item::{ItemKey, LogicalPartition, client_json};
@@ -97,7 +95,7 @@ pub(crate) async fn read(
     segment: &str,
 ) -> Result<Reply, Failure> {
     let freshness = Freshness::of(call)?;
-    let precondition = call.headers.precondition()?;
+    let condition = call.headers.read_condition()?;
     let resolved = gateway.container(call, path).await?;
     let key = locate(gateway, call, &resolved, segment).await?;
     let partition = resolved.partition(key.slot())?;
@@ -111,19 +109,9 @@ pub(crate) async fn read(
     let Some(item) = item else { return Err(missing(headers)) };
     let headers = headers.item(item.stamp.lsn);
     let etag = item.stamp.etag;
-    if !precondition.allows(etag) {
-        return match precondition {
-            Precondition::IfNoneMatch(_) | Precondition::IfNoneMatchAny => {
-                let reply = Reply::empty(StatusCode::NOT_MODIFIED).charge(Charge::NOT_MODIFIED);
-                Ok(reply.etag(etag).data(headers))
-            }
-            Precondition::None | Precondition::IfMatch(_) | Precondition::IfMatchAny => {
-                let charge = Charge::point_read(item.body.len());
-                let mut failure = Failure::charged(ApiError::PreconditionFailed, charge);
-                failure.data = Some(Box::new(headers));
-                Err(failure)
-            }
-        };
+    if !condition.allows(etag) {
+        let reply = Reply::empty(StatusCode::NOT_MODIFIED).charge(Charge::NOT_MODIFIED);
+        return Ok(reply.etag(etag).data(headers));
     }
     let body = client_json(&item.body, &item.stamp, resolved.container.number);
     let charge = Charge::point_read(item.body.len());
@@ -389,6 +377,7 @@ async fn write_one(
 #[cfg(test)]
 mod tests {
     use ephemeris_store::catalog::ContainerDefinition;
+    use ephemeris_store::command::Precondition;
     use serde_json::json;
 
     use super::*;

@@ -35,6 +35,7 @@ mod resume_filter;
 mod scripts;
 mod session;
 mod throughput;
+mod untaken;
 mod users;
 
 use std::convert::Infallible;
@@ -65,6 +66,7 @@ use auth::Verifier;
 use counted::Counted;
 use headers::{PostKind, RequestHeaders};
 use path::{ContainerPath, Target, UserPath};
+use untaken::Untaken;
 
 use crate::admin;
 use crate::clock::{self, Instant};
@@ -89,6 +91,7 @@ pub(crate) struct Gateway {
     pub(crate) node: Node,
     verifier: Arc<Verifier>,
     under_way: Arc<AtomicUsize>,
+    untaken: Untaken,
     counted: Arc<Counted>,
 }
 
@@ -178,7 +181,7 @@ pub(crate) async fn handle(
         failure.into_reply(&activity_id)
     });
     let elapsed = started.elapsed();
-    let response = reply.into_response(&activity_id, elapsed);
+    let response = reply.into_response(&activity_id, elapsed, &gateway.untaken);
     let status = response.status();
     gateway.counted.count(status, elapsed);
     debug!(?activity_id, %method, %path, %status, ?elapsed, "request");
@@ -199,7 +202,13 @@ impl Gateway {
     /// A gateway of this node.
     pub(crate) fn new(node: Node) -> Self {
         let verifier = Arc::new(Verifier::new(node.config().keys.clone()));
-        Self { node, verifier, under_way: Arc::default(), counted: Arc::default() }
+        Self {
+            node,
+            verifier,
+            under_way: Arc::default(),
+            untaken: Untaken::default(),
+            counted: Arc::default(),
+        }
     }
 
     /// The cluster, by which tokens are sealed.
@@ -220,6 +229,7 @@ impl Gateway {
 
     async fn answer(&self, parts: Parts, body: Body) -> Result<Reply, Failure> {
         let _under_way = UnderWay::enter(&self.under_way)?;
+        self.untaken.check()?;
         let segments = Segments::parse(parts.uri.path())?;
         let method = parts.method.clone();
         let (cluster, date) = (self.node.cluster(), self.node.date());

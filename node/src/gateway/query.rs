@@ -95,7 +95,7 @@ impl Question {
         query: Option<QuerySpec>,
         compiled: &CompiledQuery,
     ) -> Result<Self, ApiError> {
-        let range = call.headers.text("x-ms-documentdb-partitionkeyrangeid")?.map(String::from);
+        let range = call.headers.range_id(resolved.container.number)?.map(String::from);
         let mut question = Self {
             container: resolved.container.number,
             query,

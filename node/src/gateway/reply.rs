@@ -11,6 +11,7 @@ use ephemeris_store::ids::{ETAG_LENGTH, Etag, Lsn, RangeId};
 use serde_json::{Value, json};
 
 use super::error::{ApiError, Failure};
+use super::untaken::Untaken;
 use crate::partition::Price;
 use crate::placement::Links;
 
@@ -162,6 +163,7 @@ impl Reply {
         self,
         activity_id: &HeaderValue,
         elapsed: Duration,
+        untaken: &Untaken,
     ) -> Response<Body> {
         let Self { status, body, charge, data, mut headers } = self;
         headers.insert(ACTIVITY_ID.clone(), activity_id.clone());
@@ -178,7 +180,8 @@ impl Reply {
             let json = HeaderValue::from_static("application/json");
             headers.entry(header::CONTENT_TYPE).or_insert(json);
         }
-        let mut response = Response::new(body.map_or_else(Body::empty, Body::from));
+        let mut response =
+            Response::new(body.map_or_else(Body::empty, |bytes| untaken.body(bytes)));
         *response.status_mut() = status;
         *response.headers_mut() = headers;
         response
@@ -263,7 +266,7 @@ mod tests {
     fn shown(error: ApiError) -> (u16, Vec<Option<String>>) {
         let activity_id = HeaderValue::from_static("a");
         let reply = Failure::from(error).into_reply(&activity_id);
-        let response = reply.into_response(&activity_id, Duration::ZERO);
+        let response = reply.into_response(&activity_id, Duration::ZERO, &Untaken::default());
         let header = |name: HeaderName| {
             response.headers().get(name).map(|value| value.to_str().unwrap().to_string())
         };

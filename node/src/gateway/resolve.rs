@@ -119,7 +119,7 @@ impl Gateway {
         path: &ContainerPath,
     ) -> Result<Resolved, Failure> {
         let view = self.fresh_view(call).await?;
-        let found = find_container(&view, path).ok_or_else(|| Purpose::Target.missing())?;
+        let found = find_container(&view, path).ok_or_else(|| missing_container(&view, path))?;
         call.access.check_container(found.container.number)?;
         Ok(found)
     }
@@ -166,6 +166,13 @@ fn find_database(view: &DirectoryView, segment: &str) -> Option<(Arc<Database>, 
         )
         | Err(_) => None,
     }
+}
+
+/// Why a container that was asked for is not there: its database may be what is missing.
+fn missing_container(view: &DirectoryView, path: &ContainerPath) -> ApiError {
+    let database = find_database(view, &path.database);
+    let purpose = if database.is_some() { Purpose::Target } else { Purpose::Owner };
+    purpose.missing()
 }
 
 fn find_container(view: &Arc<DirectoryView>, path: &ContainerPath) -> Option<Resolved> {

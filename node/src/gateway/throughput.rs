@@ -87,9 +87,11 @@ pub(crate) async fn read(gateway: &Gateway, call: &Call, name: &str) -> Result<R
 /// `PUT /offers/o`
 pub(crate) async fn replace(gateway: &Gateway, call: &Call, name: &str) -> Result<Reply, Failure> {
     let throughput = throughput_in(&call.json()?).map_err(Failure::in_body)?;
+    let precondition = call.headers.precondition()?;
     let view = gateway.fresh_view(call).await?;
     let offer = find(&view, name)?.number;
-    gateway.change_catalog(call, CatalogCommand::ReplaceThroughput { offer, throughput }).await?;
+    let command = CatalogCommand::ReplaceThroughput { offer, throughput, precondition };
+    gateway.change_catalog(call, command).await?;
     let view = gateway.node.directory().current();
     Ok(reply(find(&view, name)?).charge(Charge::METADATA_WRITE))
 }

@@ -16,7 +16,7 @@ mod waiting;
 use std::time::Duration;
 
 use ephemeris_store::catalog::ContainerDefinition;
-use ephemeris_store::change_feed::{FeedPage, FeedRefusal, FeedStart, HistoryStart};
+use ephemeris_store::change_feed::{FeedPage, FeedRefusal, FeedStart, HistoryStart, RowForm};
 use ephemeris_store::charge::Charge;
 use ephemeris_store::command::{Action, Effect, ItemWrite, Refused, Written};
 use ephemeris_store::ids::{ItemNumber, NodeId};
@@ -219,7 +219,7 @@ pub(crate) struct ChangesRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Feed {
     /// The last version of every item.
-    LatestVersion(FeedStart),
+    LatestVersion(FeedStart, RowForm),
     /// Everything that happened, as far as it is remembered.
     AllVersions(HistoryStart),
 }
@@ -228,7 +228,9 @@ impl Feed {
     /// The same feed, behind what was read.
     fn behind(self, through: FeedPosition) -> Self {
         match self {
-            Self::LatestVersion(_) => Self::LatestVersion(FeedStart::After(through.lsn)),
+            Self::LatestVersion(_, form) => {
+                Self::LatestVersion(FeedStart::After(through.lsn), form)
+            }
             Self::AllVersions(_) => Self::AllVersions(HistoryStart::After(through)),
         }
     }

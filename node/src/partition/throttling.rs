@@ -8,7 +8,7 @@ use ephemeris_raft::testing::{MemoryDisk, MemoryNetwork, simulate};
 use ephemeris_raft::wal::{Wal, WalOptions};
 use ephemeris_raft::{Executor, Group, GroupOptions, Router, Storage};
 use ephemeris_store::catalog::{Catalog, CatalogCommand, Sweeping, Throughput};
-use ephemeris_store::change_feed::FeedStart;
+use ephemeris_store::change_feed::{FeedStart, RowForm};
 use ephemeris_store::charge::Charge;
 use ephemeris_store::command::{Action, Command, ItemWrite, Precondition};
 use ephemeris_store::document::Document;
@@ -100,7 +100,9 @@ impl World {
     /// Gives the container's only partition this rate.
     fn set_rate(&self, request_units: u32) {
         let throughput = Throughput::Manual(request_units);
-        self.change_catalog(&CatalogCommand::ReplaceThroughput { offer: 1, throughput });
+        let precondition = Precondition::None;
+        let command = CatalogCommand::ReplaceThroughput { offer: 1, throughput, precondition };
+        self.change_catalog(&command);
     }
 
     pub(super) async fn leader(&self) -> PartitionService {
@@ -386,7 +388,7 @@ fn sweeping_changes_no_charge() {
         sleep(Duration::from_secs(4)).await;
         let charges = async || {
             let mut charges = Vec::new();
-            let feed = Feed::LatestVersion(FeedStart::Beginning);
+            let feed = Feed::LatestVersion(FeedStart::Beginning, RowForm::Flat);
             let limits = PageLimits { rows: 100, bytes: 4 << 20, items: 1000 };
             let page = ChangesRequest { feed, scope: Scope::default(), limits };
             for request in [

@@ -335,8 +335,8 @@ impl Client {
         match answer {
             Ok(answer) => match (answer.status, answer.substatus()) {
                 (200 | 201 | 204 | 304 | 409 | 412, _) | (404, 0) => Some(answer),
-                // Surely nothing was done; 401 is from a node whose wall clock is far off.
-                (401 | 429 | 503, _) => None,
+                // Surely nothing was done; 403 is from a node whose wall clock is far off.
+                (403 | 429 | 503, _) => None,
                 (408, _) => {
                     self.lose(which);
                     None
@@ -368,7 +368,7 @@ impl Client {
         match answer.map(|answer| (answer.status, answer)) {
             Ok((200, _)) => self.adopt(span, policy),
             // Surely nothing was changed.
-            Ok((401 | 429 | 503, _)) | Err(Lost::NotSent) => {}
+            Ok((403 | 429 | 503, _)) | Err(Lost::NotSent) => {}
             Ok((408, _)) | Err(Lost::NoAnswer) => self.lose_container().await,
             Ok((_, answer)) => panic!("a replace of the container is not answered with {answer:?}"),
         }
@@ -466,7 +466,7 @@ fn found(answer: Result<Answer, Lost>) -> Option<Answer> {
     let answer = answer.ok()?;
     match (answer.status, answer.substatus()) {
         (200 | 304, _) | (404, 0) => Some(answer),
-        (401 | 408 | 429 | 503, _) => None,
+        (403 | 408 | 429 | 503, _) => None,
         _ => panic!("a read is not answered with {answer:?}"),
     }
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::Channel;
 
 /// Version of what nodes say to each other; others are refused.
-const PROTOCOL: u32 = 12;
+const PROTOCOL: u32 = 13;
 
 /// What a node says of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

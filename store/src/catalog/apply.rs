@@ -132,8 +132,8 @@ impl Draft {
             CatalogCommand::DeleteContainer { container, precondition } => {
                 self.delete_container(container, precondition)
             }
-            CatalogCommand::ReplaceThroughput { offer, throughput } => {
-                self.replace_throughput(offer, throughput)
+            CatalogCommand::ReplaceThroughput { offer, throughput, precondition } => {
+                self.replace_throughput(offer, throughput, precondition)
             }
             CatalogCommand::CreateScript { container, kind, name, body } => {
                 self.create_script(container, kind, name, body)
@@ -414,8 +414,14 @@ impl Draft {
         }
     }
 
-    fn replace_throughput(&mut self, number: u32, throughput: Throughput) -> Result<Created> {
+    fn replace_throughput(
+        &mut self,
+        number: u32,
+        throughput: Throughput,
+        precondition: Precondition,
+    ) -> Result<Created> {
         let old = self.state.offers.get(&number).ok_or(CatalogRefusal::NotFound)?;
+        check(precondition, old.resource)?;
         let offer = Offer { throughput, resource: self.resource(0), ..(**old).clone() };
         self.put(&offer);
         self.state.offers.insert(number, Arc::new(offer));

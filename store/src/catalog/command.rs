@@ -101,6 +101,8 @@ pub enum CatalogCommand {
         offer: u32,
         /// How much.
         throughput: Throughput,
+        /// What must hold.
+        precondition: Precondition,
     },
     /// Creates a script.
     CreateScript {

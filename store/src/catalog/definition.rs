@@ -81,7 +81,7 @@ pub enum InvalidDefinition {
     /// The computed properties cannot be used.
     #[error(transparent)]
     Computed(#[from] InvalidComputed),
-    /// Stored nowhere yet, so better refused than ignored.
+    /// Without effect, so better refused than ignored.
     #[error("'{0}' is not supported by this version of Ephemeris")]
     Unsupported(&'static str),
 }
@@ -101,6 +101,7 @@ pub struct ContainerDefinition {
 impl ContainerDefinition {
     /// Checks and completes what a client sent.
     pub fn parse(body: &Value) -> Result<Self, InvalidDefinition> {
+        check_features(body)?;
         let computed = ComputedProperties::parse(body.get("computedProperties"))?;
         let definition = Self::with_computed(body, computed)?;
         // Replicas read it again from its text: what they could not read must never reach them.
@@ -110,8 +111,8 @@ impl ContainerDefinition {
         Ok(definition)
     }
 
-    /// Reads a definition that was accepted once. Computed properties were stored unchecked by
-    /// earlier versions: those that cannot be used stay in the definition, without effect.
+    /// Reads a definition that was accepted once. Computed properties and features that are not there
+    /// were stored unchecked by earlier versions: they stay in the definition, without effect.
     pub fn restore(json: &Value) -> Result<Self, InvalidDefinition> {
         let computed = ComputedProperties::parse(json.get("computedProperties"));
         Self::with_computed(json, computed.unwrap_or_default())
@@ -229,6 +230,29 @@ impl ContainerDefinition {
         let listed = listed_names(&self.json["indexingPolicy"]);
         let is_stored = |name: &str| !self.computed.names().any(|known| known == name);
         new.computed.names().find(|name| is_stored(name) && listed.iter().any(|one| one == name))
+    }
+}
+
+/// Refuses features that no container has here: nothing would come of them, and a client that asks for
+/// one has queries that need it. What is empty asks for nothing, and SDKs send it.
+fn check_features(body: &Value) -> Result<(), InvalidDefinition> {
+    let policy = &body["indexingPolicy"];
+    let asked_for = [
+        ("vectorIndexes", &policy["vectorIndexes"]),
+        ("fullTextIndexes", &policy["fullTextIndexes"]),
+        ("vectorEmbeddingPolicy", &body["vectorEmbeddingPolicy"]["vectorEmbeddings"]),
+        ("fullTextPolicy", &body["fullTextPolicy"]["fullTextPaths"]),
+        ("materializedViewDefinition", &body["materializedViewDefinition"]),
+    ];
+    let is_empty = |value: &Value| match value {
+        Value::Null => true,
+        Value::Array(entries) => entries.is_empty(),
+        Value::Object(members) => members.is_empty(),
+        Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
+    };
+    match asked_for.into_iter().find(|(_, value)| !is_empty(value)) {
+        Some((feature, _)) => Err(InvalidDefinition::Unsupported(feature)),
+        None => Ok(()),
     }
 }
 
@@ -606,6 +630,40 @@ mod tests {
         let restored = ContainerDefinition::restore(&stored).unwrap();
         assert_eq!(restored.computed().names().count(), 0, "what was stored unchecked still opens");
         assert_eq!(restored.json()["computedProperties"], stored["computedProperties"]);
+    }
+
+    #[test]
+    fn what_no_container_has_is_refused_and_nothing_of_it_is_taken() {
+        let vectors = json!({ "vectorEmbeddings": [{ "path": "/v", "dimensions": 3 }] });
+        let texts = json!({ "fullTextPaths": [{ "path": "/t", "language": "en-US" }] });
+        let view = json!({ "sourceCollectionId": "carts", "definition": "SELECT c.id FROM c" });
+        let index = |member: &str| {
+            json!({ "indexingPolicy": {
+                "includedPaths": [{ "path": "/*" }], member: [{ "path": "/v", "type": "flat" }],
+            } })
+        };
+        for (feature, asked) in [
+            ("vectorIndexes", index("vectorIndexes")),
+            ("fullTextIndexes", index("fullTextIndexes")),
+            ("vectorEmbeddingPolicy", json!({ "vectorEmbeddingPolicy": vectors })),
+            ("fullTextPolicy", json!({ "fullTextPolicy": texts })),
+            ("materializedViewDefinition", json!({ "materializedViewDefinition": view })),
+        ] {
+            let refused = definition(&asked).unwrap_err();
+            assert_eq!(refused, InvalidDefinition::Unsupported(feature));
+            let mut stored = json!({ "id": "c", "partitionKey": { "paths": ["/pk"] } });
+            stored.as_object_mut().unwrap().extend(asked.as_object().unwrap().clone());
+            assert!(ContainerDefinition::restore(&stored).is_ok(), "what was taken still opens");
+        }
+        for nothing in [
+            json!({ "vectorEmbeddingPolicy": null, "fullTextPolicy": null }),
+            json!({ "vectorEmbeddingPolicy": { "vectorEmbeddings": [] } }),
+            json!({ "fullTextPolicy": { "defaultLanguage": "en-US", "fullTextPaths": [] } }),
+            json!({ "materializedViewDefinition": null }),
+            json!({ "indexingPolicy": { "vectorIndexes": [], "fullTextIndexes": [] } }),
+        ] {
+            assert!(definition(&nothing).is_ok(), "{nothing}");
+        }
     }
 
     /// All nodes would end, and again at each start.

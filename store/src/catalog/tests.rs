@@ -330,9 +330,14 @@ fn throughput_is_kept_with_its_target() {
     assert_eq!(shared.throughput, Throughput::Manual(400));
     let own = offer(&f, OfferTarget::Container(CONTAINER)).unwrap();
     let throughput = Throughput::Manual(500);
-    f.apply(CatalogCommand::ReplaceThroughput { offer: own.number, throughput }).unwrap();
+    let replace =
+        |offer, precondition| CatalogCommand::ReplaceThroughput { offer, throughput, precondition };
+    let current = Precondition::IfMatch(Some(own.resource.etag));
+    f.apply(replace(own.number, current)).unwrap();
     assert_eq!(offer(&f, OfferTarget::Container(CONTAINER)).unwrap().throughput, throughput);
-    let missing = f.apply(CatalogCommand::ReplaceThroughput { offer: 99, throughput });
+    let stale = f.apply(replace(own.number, current));
+    assert_eq!(stale, Err(CatalogRefusal::PreconditionFailed));
+    let missing = f.apply(replace(99, Precondition::None));
     assert_eq!(missing, Err(CatalogRefusal::NotFound));
 }
 
@@ -355,7 +360,8 @@ fn partitions_share_the_rate_of_their_container_or_of_their_database() {
     let shared =
         f.catalog.state().offer_of(OfferTarget::Database(DatabaseNumber(1))).unwrap().number;
     let throughput = Throughput::Manual(900);
-    f.apply(CatalogCommand::ReplaceThroughput { offer: shared, throughput }).unwrap();
+    let precondition = Precondition::None;
+    f.apply(CatalogCommand::ReplaceThroughput { offer: shared, throughput, precondition }).unwrap();
     assert_eq!((rate(&f, 1), rate(&f, 2), rate(&f, 3)), (units(250), units(300), units(300)));
     assert_eq!(rate(&f, 4), None, "no such container");
 }

@@ -27,7 +27,7 @@ pub use describe::describe_entry;
 pub use key::{Component, EncodedRef, EncodedValue, TEXT_BYTES_KEPT};
 pub use path::{Decoded, IndexPath, PATH_BYTES_MAX, Step};
 pub use pattern::InvalidPath;
-pub use policy::{IndexingMode, InvalidPolicy, check_special_indexes, complete, mode};
+pub use policy::{IndexingMode, InvalidPolicy, complete, mode};
 pub use range::IndexRange;
 pub use rules::{IndexRules, Place, SortSupport};
 pub(crate) use state::BuildProgress;

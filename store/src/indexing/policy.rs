@@ -15,10 +15,6 @@ const PATH_STEPS_MAX: usize = 128;
 const COMPOSITES_MAX: usize = 100;
 /// Fewest and most paths of a composite index.
 const COMPOSITE_PATHS: std::ops::RangeInclusive<usize> = 2..=8;
-/// Most dimensions of a vector in a flat index, and in the others.
-const FLAT_DIMENSIONS_MAX: u64 = 505;
-const DIMENSIONS_MAX: u64 = 4096;
-
 /// What is excluded unless the policy says otherwise.
 const ETAG: &str = "_etag";
 const ETAG_EXCLUDED: &str = "/\"_etag\"/?";
@@ -79,29 +75,9 @@ pub enum InvalidPolicy {
     /// A tuple where there can be none.
     #[error("the tuple in '{0}' can only be included")]
     Tuple(String),
-    /// A kind of index, or of shape, that does not exist.
-    #[error("'{0}' is no type of a {1} index")]
-    Type(String, &'static str),
-    /// The path is not in the container's policy for vectors or full text.
-    #[error("the path '{path}' of '{member}' is not in the container's '{policy}'")]
-    NotInPolicy {
-        /// The path.
-        path: String,
-        /// The list it stands in.
-        member: &'static str,
-        /// The list it should stand in, too.
-        policy: &'static str,
-    },
-    /// Too long a vector for the index.
-    #[error("the vectors at '{path}' have {found} dimensions, the limit of this index is {limit}")]
-    Dimensions {
-        /// The path.
-        path: String,
-        /// How many there are.
-        found: u64,
-        /// How many there may be.
-        limit: u64,
-    },
+    /// A kind of shape that does not exist.
+    #[error("'{0}' is no type of a spatial index")]
+    Type(String),
 }
 
 type Result<T> = std::result::Result<T, InvalidPolicy>;
@@ -332,7 +308,7 @@ fn spatial_index(entry: &Value) -> Result<Pattern> {
     for shape in list(entry, "types", PATHS_MAX)? {
         let shape = shape.as_str().ok_or(InvalidPolicy::Malformed(MEMBER))?;
         if !SHAPES.contains(&shape) {
-            return Err(InvalidPolicy::Type(shape.to_string(), "spatial"));
+            return Err(InvalidPolicy::Type(shape.to_string()));
         }
     }
     let Some(bounds) = entry.get("boundingBox").filter(|bounds| !bounds.is_null()) else {
@@ -340,54 +316,6 @@ fn spatial_index(entry: &Value) -> Result<Pattern> {
     };
     let are_numbers = ["xmin", "ymin", "xmax", "ymax"].iter().all(|side| bounds[side].is_number());
     if are_numbers { Ok(path) } else { Err(InvalidPolicy::Malformed("boundingBox")) }
-}
-
-/// Checks vector and full-text indexes against the container's policies for them. Both only make
-/// queries faster, and are not built: such queries read the items.
-pub fn check_special_indexes(
-    policy: &Value,
-    vector_policy: Option<&Value>,
-    full_text_policy: Option<&Value>,
-) -> Result<()> {
-    let policy = policy.as_object().ok_or(InvalidPolicy::Malformed("indexingPolicy"))?;
-    let nothing = Value::Null;
-    let vectors = &vector_policy.unwrap_or(&nothing)["vectorEmbeddings"];
-    for entry in list(policy, "vectorIndexes", PATHS_MAX)? {
-        let path = path_of(entry, "vectorIndexes")?;
-        let embedding = with_path(vectors, path).ok_or_else(|| InvalidPolicy::NotInPolicy {
-            path: path.to_string(),
-            member: "vectorIndexes",
-            policy: "vectorEmbeddingPolicy",
-        })?;
-        let limit = dimensions_max(&entry["type"])?;
-        let found = embedding["dimensions"].as_u64().unwrap_or(0);
-        if found > limit {
-            return Err(InvalidPolicy::Dimensions { path: path.to_string(), found, limit });
-        }
-    }
-    let texts = &full_text_policy.unwrap_or(&nothing)["fullTextPaths"];
-    for entry in list(policy, "fullTextIndexes", PATHS_MAX)? {
-        let path = path_of(entry, "fullTextIndexes")?;
-        with_path(texts, path).ok_or_else(|| InvalidPolicy::NotInPolicy {
-            path: path.to_string(),
-            member: "fullTextIndexes",
-            policy: "fullTextPolicy",
-        })?;
-    }
-    Ok(())
-}
-
-fn with_path<'v>(entries: &'v Value, path: &str) -> Option<&'v Value> {
-    entries.as_array()?.iter().find(|entry| entry["path"] == path)
-}
-
-fn dimensions_max(kind: &Value) -> Result<u64> {
-    match kind.as_str() {
-        Some("flat") => Ok(FLAT_DIMENSIONS_MAX),
-        Some("quantizedFlat" | "diskANN") => Ok(DIMENSIONS_MAX),
-        Some(other) => Err(InvalidPolicy::Type(other.to_string(), "vector")),
-        None => Err(InvalidPolicy::Malformed("vectorIndexes")),
-    }
 }
 
 #[cfg(test)]
@@ -589,27 +517,6 @@ mod tests {
             excluded,
             InvalidPolicy::Tuple("/\"events\"/[]/{\"name\",\"kind\"/\"sub\"}/?".into())
         );
-    }
-
-    #[test]
-    fn vectors_and_texts_are_in_the_containers_policies() {
-        let vectors = json!({ "vectorEmbeddings": [{ "path": "/v", "dimensions": 600 }] });
-        let texts = json!({ "fullTextPaths": [{ "path": "/t", "language": "en-US" }] });
-        let check = |policy: Value| check_special_indexes(&policy, Some(&vectors), Some(&texts));
-        for kind in ["quantizedFlat", "diskANN"] {
-            assert_eq!(check(json!({ "vectorIndexes": [{ "path": "/v", "type": kind }] })), Ok(()));
-        }
-        assert_eq!(check(json!({ "fullTextIndexes": [{ "path": "/t" }] })), Ok(()));
-        for wrong in [
-            json!({ "vectorIndexes": [{ "path": "/v", "type": "flat" }] }),
-            json!({ "vectorIndexes": [{ "path": "/v", "type": "round" }] }),
-            json!({ "vectorIndexes": [{ "path": "/v" }] }),
-            json!({ "vectorIndexes": [{ "path": "/w", "type": "diskANN" }] }),
-            json!({ "fullTextIndexes": [{ "path": "/v" }] }),
-        ] {
-            assert!(check(wrong.clone()).is_err(), "{wrong}");
-            assert!(check_special_indexes(&wrong, None, None).is_err(), "{wrong}");
-        }
     }
 
     #[test]

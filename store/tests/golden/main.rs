@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use ephemeris_store::change_feed::{FeedStart, HistoryStart, read_changes, read_history};
+use ephemeris_store::change_feed::{FeedStart, HistoryStart, RowForm, read_changes, read_history};
 use ephemeris_store::codec;
 use ephemeris_store::command::{
     Action, Command, CommandEffect, ItemWrite, Outcome, Precondition, Proposal,
@@ -241,7 +241,8 @@ impl Runner {
         self.describe_writes(&labels, &outcome)
     }
 
-    /// `changes [after=LSN|since=SECOND|now=] [rows=N]`: a page of the change feed.
+    /// `changes [after=LSN|since=SECOND|now=] [rows=N] [form=flat|apart]`: a page of the change feed; its
+    /// rows themselves, if the form is said.
     fn changes(&mut self, args: &mut ArgumentConsumer<'_>) -> Answer {
         let start = match (args.take_key("after"), args.take_key("since"), args.take_key("now")) {
             (Some(lsn), _, _) => FeedStart::After(Lsn(lsn.parse()?)),
@@ -250,6 +251,13 @@ impl Runner {
             (None, None, None) => FeedStart::Beginning,
         };
         let rows = args.take_key("rows").map_or(Ok(100), str::parse)?;
+        let form = match args.take_key("form") {
+            None => None,
+            Some("flat") => Some(RowForm::Flat),
+            Some("apart") => Some(RowForm::Apart),
+            Some(other) => return Err(format!("no such form: {other}").into()),
+        };
+        let start = (start, form.unwrap_or(RowForm::Flat));
         let limits = PageLimits { rows, bytes: usize::MAX, items: usize::MAX };
         let (view, spec) = (self.partition.snapshot(), *self.partition.spec());
         let (key, scope, hi) = (self.rules.key(), Scope::default(), self.now.hi());
@@ -258,6 +266,10 @@ impl Runner {
             PageOutcome::Page(page) => {
                 let mut text = String::new();
                 for row in &page.rows {
+                    if form.is_some() {
+                        writeln!(text, "{}", std::str::from_utf8(row)?)?;
+                        continue;
+                    }
                     let row: serde_json::Value = serde_json::from_slice(row)?;
                     writeln!(text, "{} written at {}", row["id"], row["_lsn"])?;
                 }

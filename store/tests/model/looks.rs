@@ -1,6 +1,6 @@
 //! What a reader sees of a partition: every item, a query over all of them, the change feed.
 
-use ephemeris_store::change_feed::{FeedStart, read_changes};
+use ephemeris_store::change_feed::{FeedStart, RowForm, read_changes};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
@@ -72,7 +72,8 @@ pub(crate) fn feed(world: &World, partition: &Partition, hi: u64) -> Option<Vec<
     let (mut start, mut rows) = (FeedStart::Beginning, Vec::new());
     loop {
         let (key, scope) = (world.rules.key(), Scope::default());
-        let outcome = read_changes(&view, &spec, key, start, &scope, limits, Millis(hi));
+        let start_in = (start, RowForm::Flat);
+        let outcome = read_changes(&view, &spec, key, start_in, &scope, limits, Millis(hi));
         let page = match outcome.expect("the engine in memory does not fail") {
             PageOutcome::InDoubt(_) => return None,
             PageOutcome::Page(page) => page,

@@ -232,7 +232,7 @@ impl Hand {
             Ok(Fate::Done(answer)) => match (answer.status, answer.substatus()) {
                 (200..300 | 304 | 409 | 412, _) | (404, 0) => Reply::Answered(answer),
                 // The node's wall clock is too far off to trust what a request says of its time.
-                (401, _) if answer.describe().contains(TOO_FAR_OFF) => {
+                (403, _) if answer.describe().contains(TOO_FAR_OFF) => {
                     shared.count("a node with a wrong clock refused a request");
                     shared.note_failure(*node, call, &answer.describe());
                     Reply::Refused

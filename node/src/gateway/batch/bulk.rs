@@ -58,7 +58,7 @@ pub(super) async fn execute(
     resolved: &Resolved,
 ) -> Result<Reply, Failure> {
     let operations = operation::parse(&call.body).map_err(Failure::in_body)?;
-    let range = call.headers.text("x-ms-documentdb-partitionkeyrangeid")?;
+    let range = call.headers.range_id(resolved.container.number)?;
     if let Some(range) = range
         && !resolved.partitions().iter().any(|known| known.range.to_string() == range)
     {

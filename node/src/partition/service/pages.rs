@@ -91,7 +91,8 @@ impl PartitionService {
                     move || {
                         let (scope, key) = &*shared;
                         match feed {
-                            Feed::LatestVersion(start) => {
+                            Feed::LatestVersion(start, form) => {
+                                let start = (start, form);
                                 let page =
                                     read_changes(&view, &spec, key, start, scope, limits, hi);
                                 Ok(page?.map(Ok))

@@ -37,7 +37,7 @@ impl Client {
             200 => self.carried_out(span, &operations, &answer),
             207 => self.refused(span, &operations, &answer),
             // Surely nothing was done.
-            401 | 429 | 503 => {}
+            403 | 429 | 503 => {}
             408 => self.lose_all(&operations),
             _ => panic!("a batch is not answered with {answer:?}"),
         }
