@@ -27,6 +27,7 @@ use crate::ending::{Ending, Stop};
 use crate::inquiries::{Inquirer, Inquiries};
 use crate::log_store::LogStore;
 use crate::network::Network;
+use crate::pace::Pace;
 use crate::proposals::Proposals;
 use crate::quiescence::Rest;
 use crate::router::{Inbound, Router};
@@ -298,6 +299,7 @@ impl<M: Machine> Group<M> {
             machine: machine.clone(),
             executor: storage.executor,
             offers: offers.clone(),
+            pace: Pace::default(),
         };
         let config = options.config(group).validate().map_err(|error| failed(error.to_string()))?;
         let log = LogStore::new(storage.wal.clone(), group);

@@ -26,6 +26,7 @@ mod group;
 mod inquiries;
 mod log_store;
 mod network;
+mod pace;
 mod proposals;
 mod quiescence;
 mod readers;

@@ -25,6 +25,7 @@ use openraft::raft::{
 };
 use openraft::{OptionalSend, RaftNetworkFactory};
 
+use crate::pace::{ENTRIES_MIN, Follower, PAUSE, Pace};
 use crate::snapshot::{Offer, Offers};
 use crate::state_machine::{RaftSnapshot, SnapshotData};
 use crate::storage::Executor;
@@ -53,6 +54,7 @@ pub(crate) struct Network<M> {
     pub(crate) machine: Arc<M>,
     pub(crate) executor: Executor,
     pub(crate) offers: Offers,
+    pub(crate) pace: Pace,
 }
 
 /// The way to one replica.
@@ -65,6 +67,8 @@ pub(crate) struct Peer<M> {
     machine: Arc<M>,
     executor: Executor,
     offers: Offers,
+    /// What it is to others that get entries; none on other lanes.
+    follower: Option<Follower>,
 }
 
 impl<M: Machine> Network<M> {
@@ -78,6 +82,7 @@ impl<M: Machine> Network<M> {
             machine: self.machine.clone(),
             executor: self.executor,
             offers: self.offers.clone(),
+            follower: (lane == Lane::Append).then(|| self.pace.follower(target)),
         }
     }
 }
@@ -179,6 +184,22 @@ impl<M: Machine> Peer<M> {
                 other => Err(unexpected(&other)),
             }
         }
+    }
+
+    /// The requests of a stream, each with all that has come since the one before: after some the next one is
+    /// let wait.
+    fn paced<S: Stream<Item = AppendEntriesRequest<TypeConfig>> + Unpin>(
+        &self,
+        input: S,
+    ) -> impl Stream<Item = AppendEntriesRequest<TypeConfig>> {
+        stream::unfold((input, false), move |(mut input, is_busy)| async move {
+            if is_busy && self.follower.as_ref().is_some_and(Follower::may_wait) {
+                tokio::time::sleep(PAUSE).await;
+            }
+            let request = input.next().await?;
+            let is_busy = request.entries.len() >= ENTRIES_MIN;
+            Some((request, (input, is_busy)))
+        })
     }
 
     async fn ask_vote(
@@ -289,12 +310,19 @@ impl<M: Machine> RaftNetworkV2<TypeConfig> for Peer<M> {
         };
         // Requests leave in order because `append` sends when it is called; answers are awaited in
         // the same order. After the first that is no plain success the stream ends.
-        let answers = input.map(move |request| self.append(request, deadline));
+        let peer = &*self;
+        let requests = peer.paced(input);
+        let answers = requests.map(move |request| peer.append(request, deadline));
         let answers = answers.buffered(PIPELINE_DEPTH).boxed();
-        let stream = stream::unfold(Some(answers), |answers| async move {
+        let stream = stream::unfold(Some(answers), move |answers| async move {
             let mut answers = answers?;
             match answers.next().await? {
-                Ok(Ok(matching)) => Some((Ok(Ok(matching)), Some(answers))),
+                Ok(Ok(matching)) => {
+                    if let (Some(follower), Some(last)) = (&peer.follower, &matching) {
+                        follower.answered(last.index());
+                    }
+                    Some((Ok(Ok(matching)), Some(answers)))
+                }
                 Ok(Err(refused)) => Some((Ok(Err(refused)), None)),
                 Err(error) => Some((Err(error.into()), None)),
             }

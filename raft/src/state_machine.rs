@@ -33,7 +33,7 @@ use openraft::vote::leader_id_std::CommittedLeaderId;
 const APPLY_ENTRIES_MAX: usize = 256;
 
 /// So few entries that are brief each are brief together.
-const BRIEF_ENTRIES_MAX: usize = 8;
+const BRIEF_ENTRIES_MAX: usize = 64;
 
 /// What a snapshot is to openraft.
 #[derive(Clone, Debug)]

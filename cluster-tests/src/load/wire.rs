@@ -4,8 +4,11 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::str::FromStr;
+use std::sync::LazyLock;
 use std::time::SystemTime;
 
+use memchr::memmem::Finder;
 use thiserror::Error;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -16,6 +19,8 @@ use crate::client::{AccountKey, http_date};
 const HEAD_BYTES_MAX: usize = 16 << 10;
 /// Room for an answer of usual size, in bytes.
 const BUFFER_BYTES: usize = 8 << 10;
+
+static END_OF_HEAD: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\r\n\r\n"));
 
 /// Why an answer could not be read.
 #[derive(Debug, Error)]
@@ -146,8 +151,7 @@ impl Connection {
             if self.stream.read_buf(&mut self.buffer).await? == 0 {
                 return Err(WireError::Malformed("the connection was closed"));
             }
-            let new = &self.buffer[seen..];
-            if let Some(at) = new.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
+            if let Some(at) = END_OF_HEAD.find(&self.buffer[seen..]) {
                 return Ok(seen + at + 4);
             }
             if self.buffer.len() > HEAD_BYTES_MAX {
@@ -157,6 +161,17 @@ impl Connection {
     }
 }
 
+/// What stands behind a name and its colon, if a line begins with them.
+fn value_of<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    let (begin, rest) = line.split_at_checked(name.len())?;
+    let value = || rest.split(|byte| *byte == b'\r').next().unwrap_or_default();
+    begin.eq_ignore_ascii_case(name).then(value)
+}
+
+fn number<N: FromStr>(digits: &[u8]) -> Option<N> {
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
 #[derive(Debug, PartialEq, Eq)]
 struct Head {
     status: u16,
@@ -164,17 +179,15 @@ struct Head {
 }
 
 fn parse_head(head: &[u8]) -> Result<Head, WireError> {
-    let text = std::str::from_utf8(head).map_err(|_| WireError::Malformed("a head is text"))?;
-    let mut lines = text.split("\r\n");
-    let line = lines.next().and_then(|line| line.strip_prefix("HTTP/1.1 "));
-    let status = line.and_then(|line| line.get(..3)).and_then(|digits| digits.parse().ok());
+    let status = head.strip_prefix(b"HTTP/1.1 ").and_then(|line| line.get(..3)).and_then(number);
     let status = status.ok_or(WireError::Malformed("there is no status"))?;
     let mut body_bytes = 0;
-    for (name, value) in lines.filter_map(|line| line.split_once(':')) {
-        if name.eq_ignore_ascii_case("content-length") {
-            let length = value.trim().parse();
-            body_bytes = length.map_err(|_| WireError::Malformed("the length is no number"))?;
-        } else if name.eq_ignore_ascii_case("transfer-encoding") {
+    for at in memchr::memchr_iter(b'\n', head) {
+        let line = &head[at + 1..];
+        if let Some(value) = value_of(line, b"content-length:") {
+            let length = number(value.trim_ascii());
+            body_bytes = length.ok_or(WireError::Malformed("the length is no number"))?;
+        } else if value_of(line, b"transfer-encoding:").is_some() {
             return Err(WireError::Malformed("answers have a length"));
         }
     }

@@ -79,11 +79,15 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
             .build()?
             .block_on(echo::run());
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(arguments.threads)
-        .enable_all()
-        .build()?;
-    runtime.block_on(bench(arguments))
+    let mut runtime = match arguments.threads {
+        1 => tokio::runtime::Builder::new_current_thread(),
+        threads => {
+            let mut several = tokio::runtime::Builder::new_multi_thread();
+            several.worker_threads(threads);
+            several
+        }
+    };
+    runtime.enable_all().build()?.block_on(bench(arguments))
 }
 
 async fn bench(arguments: &Arguments) -> anyhow::Result<()> {
