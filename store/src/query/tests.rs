@@ -1,5 +1,6 @@
 //! No query text, however hostile, makes the front half panic or recurse without end.
 
+mod length;
 mod naive;
 mod random;
 mod work;

@@ -130,7 +130,7 @@ impl<'q> Compiler<'q> {
                 "The SQL query exceeded the maximum number of user-defined function calls. The \
                  allowed limit is {USER_DEFINED_CALLS_MAX}."
             );
-            self.errors = vec![QueryError::coded("SC3005", message, query)];
+            self.errors.push_instead(QueryError::coded("SC3005", message, query));
         }
     }
 }

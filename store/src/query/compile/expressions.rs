@@ -3,7 +3,7 @@
 use super::super::ast::{BinaryOp, Expr, ExprKind, Literal, UnaryOp};
 use super::super::error::{QueryError, Span};
 use super::super::like::LikePattern;
-use super::super::names::number_word;
+use super::super::names::{last_of_each, number_word};
 use super::super::op::{Computed, Op, Path, ROOT, Step};
 use super::super::value::{Number, Value};
 use super::Compiler;
@@ -77,13 +77,8 @@ impl<'q> Compiler<'q> {
 
     /// Of members with one name the last wins.
     fn object(&mut self, members: &'q [(String, Expr)]) -> Op {
-        let mut ops: Vec<(String, Op)> = Vec::with_capacity(members.len());
-        for (name, value) in members {
-            let op = self.op(value);
-            ops.retain(|(known, _)| known != name);
-            ops.push((name.clone(), op));
-        }
-        Op::Object(ops)
+        let ops = members.iter().map(|(name, value)| (name.clone(), self.op(value)));
+        Op::Object(last_of_each(ops.collect()))
     }
 
     /// Operators in a row, from the first operand on, without going deeper for each.

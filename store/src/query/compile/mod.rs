@@ -9,6 +9,7 @@
 
 mod block;
 mod calls;
+mod errors;
 mod expressions;
 mod fold;
 mod groups;
@@ -16,6 +17,7 @@ mod order;
 mod sources;
 pub(super) mod tree;
 
+use errors::Errors;
 use groups::Groups;
 
 use super::ast::{Expr, Query, Select};
@@ -24,7 +26,7 @@ use super::computed::ComputedProperties;
 use super::conditions;
 use super::error::{QueryError, Span};
 use super::functions::{Metric, Moment};
-use super::names::select_names;
+use super::names::{last_of_each, select_names};
 use super::needed::Needed;
 use super::op::{Block, Op, Projection};
 use super::parameters::Parameters;
@@ -37,6 +39,8 @@ use crate::time::Millis;
 pub const JOINS_MAX: usize = 10;
 /// Calls of user-defined functions in a query.
 pub const USER_DEFINED_CALLS_MAX: usize = 10;
+/// Nodes of expressions that are compared with the keys of GROUP BY.
+const COMPARISONS_MAX: u64 = 1_000_000;
 /// Operations and bytes that computing constants in advance may take: a query text could ask for far
 /// more, and is compiled once for each page.
 const FOLDING: (u64, usize) = (100_000, 256 << 10);
@@ -75,7 +79,9 @@ pub(super) struct Compiler<'q> {
     folding: Run,
     /// What is left for compiling patterns.
     pattern_operations: u64,
-    errors: Vec<QueryError>,
+    /// What is left for comparing expressions with the keys of GROUP BY.
+    comparisons: u64,
+    errors: Errors,
 }
 
 /// What a name stands for.
@@ -110,7 +116,7 @@ pub(super) fn compile(
     let (block, order) = compiler.outermost(query, index);
     let composes_aggregates = block.grouping.is_some() && groups::composes(&query.select);
     compiler.check_user_defined(query.span);
-    if let Some(error) = QueryError::all(compiler.errors) {
+    if let Some(error) = compiler.errors.all() {
         return Err(error);
     }
     let selects_order = order::is_selected(&order, &block.select);
@@ -143,7 +149,7 @@ pub(super) fn compile_over_item<'q>(
     let mut compiler = Compiler::new(text, setting);
     compiler.bind(Some(alias.to_string()), super::op::ROOT);
     let op = compiler.op(expr);
-    match QueryError::all(compiler.errors) {
+    match compiler.errors.all() {
         Some(error) => Err(error),
         None => Ok(op),
     }
@@ -167,7 +173,8 @@ impl<'q> Compiler<'q> {
             grouped_subquery: None,
             folding: Run::with_budget(moment, FOLDING.0, FOLDING.1),
             pattern_operations: PATTERN_OPERATIONS_MAX,
-            errors: Vec::new(),
+            comparisons: COMPARISONS_MAX,
+            errors: Errors::default(),
         }
     }
 
@@ -187,7 +194,7 @@ impl<'q> Compiler<'q> {
     fn lookup(&mut self, name: &str, reference: Span) -> Option<usize> {
         let known = self.names.iter().rev().find(|known| known.name.as_deref() == Some(name))?;
         let (slot, grouped_away) = (known.slot, known.grouped_away);
-        if grouped_away {
+        if grouped_away && !self.errors.is_full() {
             let shown = reference.of(self.text);
             let message = format!(
                 "Property reference '{shown}' is invalid in the select list because it is not \
@@ -210,13 +217,8 @@ impl<'q> Compiler<'q> {
                 let is_source =
                     |name: &str| self.names.iter().any(|known| known.name.as_deref() == Some(name));
                 let names = select_names(items, &is_source);
-                let mut list: Vec<(String, Op)> = Vec::with_capacity(items.len());
-                for (item, name) in items.iter().zip(names) {
-                    let op = self.op(&item.expr);
-                    list.retain(|(known, _)| *known != name);
-                    list.push((name, op));
-                }
-                Projection::List(list)
+                let list = items.iter().zip(names).map(|(item, name)| (name, self.op(&item.expr)));
+                Projection::List(last_of_each(list.collect()))
             }
         }
     }
