@@ -138,7 +138,9 @@ impl CompiledQuery {
     /// The partition key that every item satisfying the filter has, if the filter says so.
     pub fn pinned_key(&self, definition: &KeyDefinition) -> Option<PartitionKey> {
         let conjuncts = self.filter()?.conjuncts();
-        let pinned = |path: &Vec<String>| conjuncts.iter().find_map(|op| equality(op, path));
+        let pinned = |path: &Vec<String>| {
+            conjuncts.iter().find_map(|op| equality(op, path).and_then(component))
+        };
         definition.paths.iter().map(pinned).collect::<Option<Vec<_>>>().map(PartitionKey)
     }
 
@@ -296,11 +298,11 @@ fn any_index() -> IndexRules {
 }
 
 /// The value an item has at a path if it satisfies `op`.
-pub(super) fn equality(op: &Op, path: &[String]) -> Option<Component> {
+pub(super) fn equality<'o>(op: &'o Op, path: &[String]) -> Option<&'o Value> {
     let Op::Binary(BinaryOp::Equal, left, right) = op else { return None };
     match (left.as_ref(), right.as_ref()) {
         (Op::Constant(value), other) | (other, Op::Constant(value)) if leads_to(other, path) => {
-            component(value)
+            Some(value)
         }
         _ => None,
     }

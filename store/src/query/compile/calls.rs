@@ -51,7 +51,7 @@ impl<'q> Compiler<'q> {
         let fits = self.check_arity(function.name, function.arity, args.len(), span);
         let args = self.all(args);
         if !fits {
-            return Op::Constant(Value::Undefined);
+            return Op::constant(Value::Undefined);
         }
         if function.name == regex::MATCH {
             self.matches(function, args, span)
@@ -65,6 +65,9 @@ impl<'q> Compiler<'q> {
         let Some((pattern, modifiers)) = constant_pattern(&args) else {
             return Op::Call(function, args);
         };
+        if !self.copies(pattern, span) {
+            return Op::Call(function, args);
+        }
         let mut result = regex::check(pattern, modifiers).map(|()| None);
         if result.is_ok() && self.pattern_operations > 0 {
             let compiled = regex::compiled(pattern, modifiers);
@@ -138,8 +141,8 @@ impl<'q> Compiler<'q> {
 /// The pattern and the modifiers of a call, if both are constants.
 fn constant_pattern(args: &[Op]) -> Option<(&str, &str)> {
     fn text(op: &Op) -> Option<&str> {
-        let Op::Constant(Value::Text(text)) = op else { return None };
-        Some(text)
+        let Op::Constant(value) = op else { return None };
+        if let Value::Text(text) = &**value { Some(text) } else { None }
     }
     let modifiers = args.get(2).map_or(Some(""), text)?;
     Some((text(args.get(1)?)?, modifiers))

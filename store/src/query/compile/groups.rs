@@ -107,7 +107,7 @@ impl<'q> Compiler<'q> {
             self.refuse(QueryError::coded("SC2101", message, whole.span))
         } else {
             let mut args = self.all(args);
-            if args.is_empty() { Op::Constant(Value::Undefined) } else { args.swap_remove(0) }
+            if args.is_empty() { Op::constant(Value::Undefined) } else { args.swap_remove(0) }
         };
         Aggregate { kind, argument }
     }

@@ -47,6 +47,9 @@ const FOLDING: (u64, usize) = (100_000, 256 << 10);
 /// Operations that compiling constant patterns may take: of a dozen of the largest, which hold as many
 /// MiB. What is beyond that is compiled when it is called.
 const PATTERN_OPERATIONS_MAX: u64 = 1_000_000;
+/// Bytes of constant texts that may be used as patterns and names, of which each use makes a copy. A
+/// text holds less: only parameters, used over and over, come to more.
+pub(super) const COPIED_BYTES_MAX: usize = 1 << 20;
 
 /// Whether functions of time and chance, and what only a stored item has, may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +82,8 @@ pub(super) struct Compiler<'q> {
     folding: Run,
     /// What is left for compiling patterns.
     pattern_operations: u64,
+    /// What is left for copying texts.
+    copied_bytes: usize,
     /// What is left for comparing expressions with the keys of GROUP BY.
     comparisons: u64,
     errors: Errors,
@@ -173,6 +178,7 @@ impl<'q> Compiler<'q> {
             grouped_subquery: None,
             folding: Run::with_budget(moment, FOLDING.0, FOLDING.1),
             pattern_operations: PATTERN_OPERATIONS_MAX,
+            copied_bytes: COPIED_BYTES_MAX,
             comparisons: COMPARISONS_MAX,
             errors: Errors::default(),
         }
@@ -181,7 +187,7 @@ impl<'q> Compiler<'q> {
     /// Notes what is wrong; undefined stands in for it.
     fn refuse(&mut self, error: QueryError) -> Op {
         self.errors.push(error);
-        Op::Constant(Value::Undefined)
+        Op::constant(Value::Undefined)
     }
 
     fn bind(&mut self, name: Option<String>, slot: usize) {
@@ -209,7 +215,7 @@ impl<'q> Compiler<'q> {
     fn projection(&mut self, select: &'q Select, star: Option<usize>) -> Projection {
         match select {
             Select::Star(_) => {
-                let whole = star.map_or(Op::Constant(Value::Undefined), Op::slot);
+                let whole = star.map_or(Op::constant(Value::Undefined), Op::slot);
                 Projection::Value(whole)
             }
             Select::Value(expr) => Projection::Value(self.op(expr)),

@@ -84,7 +84,7 @@ impl<'q> Compiler<'q> {
         let slot = match self.lookup(root, tree.span) {
             Some(slot) => slot,
             None if is_container => ROOT,
-            None if self.errors.is_full() => return Op::Constant(Value::Undefined),
+            None if self.errors.is_full() => return Op::constant(Value::Undefined),
             None => {
                 let span = self.root_span(tree);
                 return self.refuse(QueryError::unresolved(root, span));
