@@ -44,7 +44,8 @@ impl<'q> Compiler<'q> {
         let Some(function) = functions::find(name, self.metric) else {
             return self.refuse(QueryError::unknown_function(name, name_span));
         };
-        if self.purity == Purity::Pure && depends_on_moment(function.name) {
+        let is_pure = !depends_on_moment(function.name) && function.reproducible();
+        if self.purity == Purity::Pure && !is_pure {
             let message = format!("The function {} is not allowed here.", function.name);
             return self.refuse(QueryError::at(message, name_span));
         }

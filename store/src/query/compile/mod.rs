@@ -51,12 +51,13 @@ const PATTERN_OPERATIONS_MAX: u64 = 1_000_000;
 /// text holds less: only parameters, used over and over, come to more.
 pub(super) const COPIED_BYTES_MAX: usize = 1 << 20;
 
-/// Whether functions of time and chance, and what only a stored item has, may be used.
+/// Whether functions of time, of chance and of the processor, and what only a stored item has, may be
+/// used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purity {
     /// Everything may.
     Any,
-    /// The same item must always give the same value.
+    /// The same item must always and everywhere give the same value.
     Pure,
 }
 
