@@ -62,6 +62,8 @@ pub struct Run {
     pub moment: Moment,
     /// What each item may spend.
     budget: (u64, usize),
+    /// False if that is for all of them together.
+    refills: bool,
     operations: Cell<u64>,
     /// What items before the one at hand have spent.
     spent: Cell<u64>,
@@ -83,6 +85,11 @@ impl Run {
         Self::with_budget(moment, OPERATIONS_MAX, BUILT_BYTES_MAX)
     }
 
+    /// A run with one budget for all it does: for what is done at once, and not in a thread of its own.
+    pub fn undivided(moment: Moment) -> Self {
+        Self { refills: false, ..Self::new(moment) }
+    }
+
     /// A run in which an item may cause no more than a simple filter does.
     pub fn brief(moment: Moment) -> Self {
         Self::with_budget(moment, BRIEF_OPERATIONS_MAX, BRIEF_BYTES_MAX)
@@ -92,12 +99,13 @@ impl Run {
     pub(super) fn with_budget(moment: Moment, operations: u64, bytes: usize) -> Self {
         let budget = (operations, bytes);
         let (operations, bytes) = (Cell::new(operations), Cell::new(bytes));
-        Self { moment, budget, operations, spent: Cell::new(0), bytes, over: Cell::new(None) }
+        let (spent, over) = (Cell::new(0), Cell::new(None));
+        Self { moment, budget, refills: true, operations, spent, bytes, over }
     }
 
     /// Gives the next item, or group, a budget of its own.
     pub(super) fn refill(&self) {
-        if self.over.get().is_none() {
+        if self.refills && self.over.get().is_none() {
             self.spent.set(self.spent());
             self.operations.set(self.budget.0);
             self.bytes.set(self.budget.1);
@@ -111,13 +119,14 @@ impl Run {
 
     /// What went beyond its limit, if anything did. Once it did, nothing more is computed.
     pub fn exceeded(&self) -> Option<QueryError> {
+        let whom = if self.refills { "for a single item" } else { "to finish its result" };
         let message = match self.over.get()? {
             Limit::Operations => {
-                format!("The query needs more than {OPERATIONS_MAX} operations for a single item.")
+                format!("The query needs more than {OPERATIONS_MAX} operations {whom}.")
             }
-            Limit::Built => format!(
-                "The query builds more than {BUILT_BYTES_MAX} bytes of values for a single item."
-            ),
+            Limit::Built => {
+                format!("The query builds more than {BUILT_BYTES_MAX} bytes of values {whom}.")
+            }
             Limit::Gathered => {
                 format!("MAKELIST or MAKESET gathers more than {GATHERED_BYTES_MAX} bytes.")
             }

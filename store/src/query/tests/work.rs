@@ -129,3 +129,16 @@ fn a_condition_has_the_budget_of_a_computed_property() {
     assert!(keeps(100));
     assert!(!keeps(1000), "a million rows are beyond its budget");
 }
+
+#[test]
+fn groups_may_share_one_budget() {
+    let long = vec!["REPLICATE(c.g, 10000)"; 100].join(",");
+    let query = format!("SELECT VALUE LENGTH(CONCAT({long})) FROM c GROUP BY c.g, c.n");
+    let query = compile(&query).unwrap();
+    let item = |n: i64| Value::Object(vec![("g".into(), "x".into()), ("n".into(), n.into())]);
+    let items = || (0..40).map(|n: i64| (ItemNumber(n.unsigned_abs()), item(n)));
+    let moment = || functions::Moment::new(Millis(0), Millis(0), 0);
+    assert_eq!(query.select(items(), &Run::new(moment())).unwrap().len(), 40);
+    let refused = query.select(items(), &Run::undivided(moment())).unwrap_err().to_string();
+    assert!(refused.ends_with("to finish its result."), "{refused}");
+}
