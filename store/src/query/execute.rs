@@ -167,7 +167,7 @@ impl<'a> Pager<'a> {
             sums.add_count(count);
             return Ok(None);
         }
-        match access::choose(&self.source, &self.question)? {
+        match access::choose(&self.source, &self.question, &|| self.stop_if_told())? {
             Access::Items => self.walk_items(),
             Access::Condition(followed) => {
                 self.followed = followed.names();
