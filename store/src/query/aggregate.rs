@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use super::op::Aggregate;
-use super::run::{GATHERED_BYTES_MAX, Limit, Run, weight_of};
+use super::run::{GATHERED_BYTES_MAX, Limit, Run, SUMS_BYTES_MAX, weight_of};
 use super::value::{Value, as_bytes};
 
 /// Which aggregate; clients know them by these names.
@@ -123,6 +123,9 @@ impl PartialEq for Gathered {
 }
 
 impl Accumulators {
+    /// Bytes that each of them takes in memory.
+    pub(super) const SIZE_OF_EACH: usize = size_of::<Accumulator>();
+
     /// Nothing seen yet.
     pub(super) fn new(aggregates: &[Aggregate]) -> Self {
         Self(aggregates.iter().map(|aggregate| Accumulator::new(aggregate.kind)).collect())
@@ -130,11 +133,29 @@ impl Accumulators {
 
     /// Adds what a row gives: one value for each aggregate.
     pub(super) fn add<'v>(&mut self, values: impl Iterator<Item = Cow<'v, Value>>, run: &Run) {
+        let mut room = self.room();
         for (accumulator, value) in self.0.iter_mut().zip(values) {
             if value.is_defined() {
-                accumulator.add(value, run);
+                accumulator.add(value, &mut room, run);
             }
         }
+        if self.size() > SUMS_BYTES_MAX {
+            run.stop(Limit::Summed);
+        }
+    }
+
+    /// Bytes that may still be gathered.
+    fn room(&self) -> usize {
+        let gathered = |accumulator: &Accumulator| match accumulator {
+            Accumulator::List(gathered) | Accumulator::Set(gathered) => gathered.bytes,
+            Accumulator::Count(_)
+            | Accumulator::CountIf(_)
+            | Accumulator::Sum(_)
+            | Accumulator::Average(_)
+            | Accumulator::Min(_)
+            | Accumulator::Max(_) => 0,
+        };
+        self.0.iter().map(gathered).fold(GATHERED_BYTES_MAX, usize::saturating_sub)
     }
 
     /// Adds so many rows to what does nothing but count them.
@@ -148,8 +169,9 @@ impl Accumulators {
     /// Adds what other rows added up to. Both must belong to the same query.
     pub fn merge(&mut self, other: Accumulators) {
         assert_eq!(self.0.len(), other.0.len(), "sums of one query have one shape");
+        let mut room = self.room();
         for (mine, theirs) in self.0.iter_mut().zip(other.0) {
-            mine.merge(theirs);
+            mine.merge(theirs, &mut room);
         }
     }
 
@@ -192,19 +214,19 @@ impl Accumulator {
     }
 
     /// Adds a defined value.
-    fn add(&mut self, value: Cow<'_, Value>, run: &Run) {
+    fn add(&mut self, value: Cow<'_, Value>, room: &mut usize, run: &Run) {
         match self {
             Accumulator::Count(count) => *count += 1,
             Accumulator::CountIf(count) => *count += u64::from(value.is_true()),
             Accumulator::Sum(sum) | Accumulator::Average(sum) => sum.add(&value),
             Accumulator::Min(extreme) => extreme.add(value, Ordering::Less, run),
             Accumulator::Max(extreme) => extreme.add(value, Ordering::Greater, run),
-            Accumulator::List(gathered) => gathered.add(run.own(value)),
-            Accumulator::Set(gathered) => gathered.add_new(run.own(value)),
+            Accumulator::List(gathered) => gathered.add(run.own(value), room),
+            Accumulator::Set(gathered) => gathered.add_new(run.own(value), room),
         }
     }
 
-    fn merge(&mut self, other: Accumulator) {
+    fn merge(&mut self, other: Accumulator, room: &mut usize) {
         match (self, other) {
             (Accumulator::Count(mine), Accumulator::Count(theirs))
             | (Accumulator::CountIf(mine), Accumulator::CountIf(theirs)) => *mine += theirs,
@@ -218,11 +240,11 @@ impl Accumulator {
             }
             (Accumulator::List(mine), Accumulator::List(theirs)) => {
                 mine.overflowed |= theirs.overflowed;
-                theirs.values.into_iter().for_each(|value| mine.add(value.0));
+                theirs.values.into_iter().for_each(|value| mine.add(value.0, room));
             }
             (Accumulator::Set(mine), Accumulator::Set(theirs)) => {
                 mine.overflowed |= theirs.overflowed;
-                theirs.values.into_iter().for_each(|value| mine.add_new(value.0));
+                theirs.values.into_iter().for_each(|value| mine.add_new(value.0, room));
             }
             _ => panic!("sums of one query have one shape"),
         }
@@ -306,23 +328,25 @@ impl Extreme {
 }
 
 impl Gathered {
-    fn add(&mut self, value: Value) {
-        let size = value.size();
-        if self.bytes + size > GATHERED_BYTES_MAX {
+    fn add(&mut self, value: Value, room: &mut usize) {
+        // However short it is as JSON, it takes its place in memory.
+        let size = value.size().max(size_of::<Value>());
+        if size > *room {
             self.overflowed = true;
         } else if !self.overflowed {
+            *room -= size;
             self.bytes += size;
             self.values.push(GatheredValue(value));
         }
     }
 
     /// Adds a value unless it is there already.
-    fn add_new(&mut self, value: Value) {
+    fn add_new(&mut self, value: Value, room: &mut usize) {
         if self.known.len() < self.values.len() {
             self.known = self.values.iter().map(|one| one.0.key()).collect();
         }
         if !self.overflowed && self.known.insert(value.key()) {
-            self.add(value);
+            self.add(value, room);
         }
     }
 }

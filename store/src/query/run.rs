@@ -22,9 +22,11 @@ pub const COMPUTED_BYTES_MAX: usize = 4 << 20;
 /// The same for a brief look, which must be over in no time.
 const BRIEF_OPERATIONS_MAX: u64 = 1_000;
 const BRIEF_BYTES_MAX: usize = 64 << 10;
-/// Bytes of values that `MAKELIST` or `MAKESET` may gather: they travel between nodes and stay in
-/// memory until the end.
+/// Bytes of values that `MAKELIST` and `MAKESET` of a query may gather together: they travel between
+/// nodes and stay in memory until the end.
 pub const GATHERED_BYTES_MAX: usize = 1 << 20;
+/// The same for all aggregates: `MIN` and `MAX` keep texts.
+pub(super) const SUMS_BYTES_MAX: usize = 8 << 20;
 
 /// Bytes of text, or elements, that are gone over in the time of one operation.
 const LENGTH_OF_OPERATION: usize = 16;
@@ -77,6 +79,7 @@ pub(super) enum Limit {
     Operations,
     Built,
     Gathered,
+    Summed,
 }
 
 impl Run {
@@ -126,6 +129,9 @@ impl Run {
             }
             Limit::Built => {
                 format!("The query builds more than {BUILT_BYTES_MAX} bytes of values {whom}.")
+            }
+            Limit::Summed => {
+                format!("The aggregates of the query hold more than {SUMS_BYTES_MAX} bytes.")
             }
             Limit::Gathered => {
                 format!("MAKELIST or MAKESET gathers more than {GATHERED_BYTES_MAX} bytes.")
@@ -191,7 +197,9 @@ impl Run {
         match self.over.get() {
             Some(Limit::Operations) if own.0 == COMPUTED_OPERATIONS_MAX => {}
             Some(Limit::Built) if own.1 == COMPUTED_BYTES_MAX => {}
-            Some(Limit::Operations | Limit::Built | Limit::Gathered) | None => return value,
+            Some(Limit::Operations | Limit::Built | Limit::Gathered | Limit::Summed) | None => {
+                return value;
+            }
         }
         self.over.set(None);
         Cow::Owned(Value::Undefined)
