@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::op::Aggregate;
 use super::run::{GATHERED_BYTES_MAX, Limit, Run, SUMS_BYTES_MAX, weight_of};
 use super::value::{Value, as_bytes};
+use crate::codec;
 
 /// Which aggregate; clients know them by these names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -25,8 +26,8 @@ pub(super) enum AggregateKind {
     Set,
 }
 
-/// Bytes that a place tells of what was added up.
-const PLACE_BYTES_MAX: usize = 500;
+/// Bytes that a place tells of what was added up, at most.
+const SUMS_BYTES_TOLD: usize = 500;
 
 impl AggregateKind {
     /// The aggregate of this name; case does not matter.
@@ -186,9 +187,10 @@ impl Accumulators {
         self.0.iter().map(size).sum()
     }
 
-    /// True if a place can tell them: a page that ends in the middle of a sum hands it on to the next.
-    pub fn fit_a_place(&self) -> bool {
-        self.size() <= PLACE_BYTES_MAX
+    /// True if a place may be able to tell them: a page that ends in the middle of a sum hands it on to
+    /// the next. Whoever knows the place decides.
+    pub(super) fn may_fit_a_place(&self) -> bool {
+        self.size() <= SUMS_BYTES_TOLD && codec::encode(self).len() <= SUMS_BYTES_TOLD
     }
 
     /// The results.

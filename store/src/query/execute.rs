@@ -484,11 +484,11 @@ impl<'a> Sink<'a> {
     }
 
     /// True if the page can end at any item, because rows come in the order of items, and a place
-    /// can tell what was added up so far.
+    /// may be able to tell what was added up so far.
     fn may_pause(&self) -> bool {
         match self {
             Sink::Walk { .. } => true,
-            Sink::Sums(sums) => sums.fit_a_place(),
+            Sink::Sums(sums) => sums.may_fit_a_place(),
             Sink::Sorted(_) | Sink::Unique(_) | Sink::Keyed(_) => false,
         }
     }

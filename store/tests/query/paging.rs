@@ -61,7 +61,7 @@ fn a_page_may_end_among_the_rows_of_an_item() {
 /// What was gathered fits no continuation token: the page goes on to its end, in the middle of a partition, too.
 #[test]
 fn what_is_too_long_for_a_place_is_one_page() {
-    let items: Vec<_> = (0..30).map(|at| json!({ "v": format!("{at:0>40}") })).collect();
+    let items: Vec<_> = (0..30).map(|at| json!({ "v": format!("{at:0>60}") })).collect();
     let limits = PageLimits { rows: 100, bytes: 1 << 20, items: 14 };
     for partitions in [1, 3] {
         let world = World::new(&json!({}), &items, partitions);
