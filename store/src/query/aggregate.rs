@@ -159,12 +159,18 @@ impl Accumulators {
         self.0.iter().map(gathered).fold(GATHERED_BYTES_MAX, usize::saturating_sub)
     }
 
+    /// True if they are those of these aggregates: what comes from elsewhere is checked.
+    pub(super) fn suit(&self, aggregates: &[Aggregate]) -> bool {
+        let kinds = self.0.iter().map(Accumulator::kind);
+        kinds.eq(aggregates.iter().map(|aggregate| aggregate.kind))
+    }
+
     /// Adds so many rows to what does nothing but count them.
     pub(super) fn add_count(&mut self, rows: u64) {
         let [Accumulator::Count(count)] = self.0.as_mut_slice() else {
             panic!("only a count is counted")
         };
-        *count += rows;
+        *count = count.saturating_add(rows);
     }
 
     /// Adds what other rows added up to. Both must belong to the same query.
@@ -182,9 +188,11 @@ impl Accumulators {
             Accumulator::Count(_) | Accumulator::CountIf(_) => 8,
             Accumulator::Sum(_) | Accumulator::Average(_) => 24,
             Accumulator::Min(extreme) | Accumulator::Max(extreme) => 8 + extreme.value.size(),
-            Accumulator::List(gathered) | Accumulator::Set(gathered) => 8 + gathered.bytes,
+            Accumulator::List(gathered) | Accumulator::Set(gathered) => {
+                gathered.bytes.saturating_add(8)
+            }
         };
-        self.0.iter().map(size).sum()
+        self.0.iter().map(size).fold(0, usize::saturating_add)
     }
 
     /// True if a place may be able to tell them: a page that ends in the middle of a sum hands it on to
@@ -215,6 +223,19 @@ impl Accumulator {
         }
     }
 
+    fn kind(&self) -> AggregateKind {
+        match self {
+            Accumulator::Count(_) => AggregateKind::Count,
+            Accumulator::CountIf(_) => AggregateKind::CountIf,
+            Accumulator::Sum(_) => AggregateKind::Sum,
+            Accumulator::Average(_) => AggregateKind::Average,
+            Accumulator::Min(_) => AggregateKind::Min,
+            Accumulator::Max(_) => AggregateKind::Max,
+            Accumulator::List(_) => AggregateKind::List,
+            Accumulator::Set(_) => AggregateKind::Set,
+        }
+    }
+
     /// Adds a defined value.
     fn add(&mut self, value: Cow<'_, Value>, room: &mut usize, run: &Run) {
         match self {
@@ -231,7 +252,9 @@ impl Accumulator {
     fn merge(&mut self, other: Accumulator, room: &mut usize) {
         match (self, other) {
             (Accumulator::Count(mine), Accumulator::Count(theirs))
-            | (Accumulator::CountIf(mine), Accumulator::CountIf(theirs)) => *mine += theirs,
+            | (Accumulator::CountIf(mine), Accumulator::CountIf(theirs)) => {
+                *mine = mine.saturating_add(theirs);
+            }
             (Accumulator::Sum(mine), Accumulator::Sum(theirs))
             | (Accumulator::Average(mine), Accumulator::Average(theirs)) => mine.merge(theirs),
             (Accumulator::Min(mine), Accumulator::Min(theirs)) => {
@@ -294,7 +317,7 @@ impl Sum {
 
     fn merge(&mut self, other: Sum) {
         self.total += other.total;
-        self.count += other.count;
+        self.count = self.count.saturating_add(other.count);
         self.all_numbers &= other.all_numbers;
     }
 }

@@ -276,6 +276,11 @@ impl CompiledQuery {
         Accumulators::new(aggregates.unwrap_or_default())
     }
 
+    /// True if sums are those of this query.
+    pub fn adds_up_to(&self, sums: &Accumulators) -> bool {
+        self.block.grouping.as_ref().is_some_and(|grouping| sums.suit(&grouping.aggregates))
+    }
+
     /// Adds a row to the sums of its group.
     pub fn accumulate(&self, into: &mut Accumulators, row: &Row<'_>, run: &Run) {
         if let Some(grouping) = &self.block.grouping {

@@ -58,6 +58,31 @@ pub enum Position {
     Digest(u128),
 }
 
+impl Position {
+    /// True if a result of this query can be gone on with here. A seal tells that the cluster wrote a
+    /// token, or who knows its id.
+    pub fn suits(&self, query: &CompiledQuery) -> bool {
+        let is_sorted_by = |place: &Place| place.keys.len() == query.order.len();
+        match (query.course(), self) {
+            (course @ (Course::Walk | Course::Sums), Position::Walk { slot: _, within, sums }) => {
+                let is_walk = matches!(within, None | Some(Resume::Item(_) | Resume::Entry(_)));
+                let fits = |sums| course == Course::Sums && query.adds_up_to(sums);
+                is_walk && sums.as_ref().is_none_or(fits)
+            }
+            (Course::Sorted | Course::Unique, Position::Behind(place) | Position::From(place)) => {
+                is_sorted_by(place)
+            }
+            (Course::Sorted | Course::Unique, Position::Anchored(anchored)) => {
+                anchored.place().is_none_or(is_sorted_by)
+            }
+            (Course::Keyed, Position::Digest(_)) => true,
+            (Course::Walk | Course::Sums | Course::Sorted | Course::Unique | Course::Keyed, _) => {
+                false
+            }
+        }
+    }
+}
+
 /// A page of the whole result.
 #[derive(Clone, Debug)]
 pub struct Merged {
@@ -466,5 +491,30 @@ mod tests {
             }
         }
         assert_eq!(paused, 2);
+    }
+
+    #[test]
+    fn a_place_of_another_query_is_none() {
+        let text = "SELECT VALUE MAX(c.t) FROM c";
+        let query = compile(text);
+        let at = |sums| Position::Walk { slot: 0, within: None, sums };
+        assert!(at(Some(query.accumulators())).suits(&query));
+        for other in
+            ["SELECT VALUE MIN(c.t) FROM c", "SELECT MAX(c.t), MAX(c.t) FROM c", "SELECT * FROM c"]
+        {
+            let other = compile(other);
+            assert!(!at(Some(query.accumulators())).suits(&other));
+            assert!(at(None).suits(&other));
+        }
+        let within = Some(Resume::Digest(1));
+        assert!(!Position::Walk { slot: 0, within, sums: None }.suits(&query));
+        let sorted = compile("SELECT * FROM c ORDER BY c.t");
+        let place = |keys| {
+            let keys = vec![SortKey(Value::Null); keys];
+            Place::of_item(keys, None, false, &sorted.directions())
+        };
+        assert!(Position::Behind(place(1)).suits(&sorted));
+        assert!(!Position::Behind(place(2)).suits(&sorted));
+        assert!(!Position::Digest(1).suits(&sorted));
     }
 }

@@ -125,6 +125,9 @@ impl QueryRun<'_> {
         if self.left.take == Some(0) {
             return Ok(Merged { rows: Vec::new(), next: None });
         }
+        if position.as_ref().is_some_and(|position| !position.suits(self.compiled)) {
+            return Err(Tokens::refusal().into());
+        }
         if let Some(Position::Anchored(anchored)) = position {
             position = self.found(anchored).await?;
         }
@@ -212,7 +215,7 @@ impl QueryRun<'_> {
     ) -> Result<Page, Failure> {
         match response {
             PartitionResponse::Page { lsn, page } => {
-                if !page.suits(self.compiled.course()) {
+                if !page.suits(self.compiled) {
                     let reason = "a partition answered another query than it was asked";
                     return Err(RequestError::Fault(reason.to_string()).into());
                 }
