@@ -24,6 +24,7 @@ use super::ast::{Expr, Query, Select};
 use super::compiled::CompiledQuery;
 use super::computed::ComputedProperties;
 use super::conditions;
+use super::depth;
 use super::error::{QueryError, Span};
 use super::functions::{Metric, Moment};
 use super::names::{last_of_each, select_names};
@@ -31,7 +32,7 @@ use super::needed::Needed;
 use super::op::{Block, Op, Projection};
 use super::parameters::Parameters;
 use super::run::Run;
-use super::value::Value;
+use super::value::{DEPTH_MAX, Value};
 use crate::indexing::IndexRules;
 use crate::time::Millis;
 
@@ -124,6 +125,10 @@ pub(super) fn compile(
     compiler.check_user_defined(query.span);
     if let Some(error) = compiler.errors.all() {
         return Err(error);
+    }
+    if depth::of(&block) > DEPTH_MAX {
+        let message = format!("The query makes values nested more than {DEPTH_MAX} levels deep.");
+        return Err(QueryError::at(message, query.span));
     }
     let selects_order = order::is_selected(&order, &block.select);
     let needed = Needed::by(&block, &order);
