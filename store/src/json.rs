@@ -57,13 +57,13 @@ impl Scalar<'_> {
 }
 
 /// Doubles at or beyond this magnitude are printed with an exponent.
-const EXACT_INTEGER_MAX: f64 = 9_007_199_254_740_992.0;
+const EXPONENT_FROM: f64 = 1e16;
 
 /// Appends the shortest text that reads back as the same double; no fraction on whole numbers.
 pub fn write_f64(out: &mut Vec<u8>, number: f64) {
     assert!(number.is_finite(), "JSON has no NaN and no infinity");
-    if number.fract() == 0.0 && number.abs() <= EXACT_INTEGER_MAX {
-        #[expect(clippy::cast_possible_truncation, reason = "it is whole and below 2^53")]
+    if number.fract() == 0.0 && number.abs() < EXPONENT_FROM {
+        #[expect(clippy::cast_possible_truncation, reason = "it is whole and fits")]
         let whole = number as i64;
         out.extend_from_slice(itoa::Buffer::new().format(whole).as_bytes());
     } else {
@@ -391,6 +391,12 @@ mod tests {
         assert_eq!(normal(" { \"a\" : [ 1.0 , -0.0, 1e3, 2.50 ] } "), r#"{"a":[1,0,1000,2.5]}"#);
         assert_eq!(normal(r#"{"a":18446744073709551615}"#), r#"{"a":18446744073709551615}"#);
         assert_eq!(normal(r#"{"a":9007199254740993}"#), r#"{"a":9007199254740993}"#);
+        for whole in ["9007199254740994", "9500000000000002", "-9999999999999998", "1e16"] {
+            let double: f64 = whole.parse().unwrap();
+            let mut shown = Vec::new();
+            write_f64(&mut shown, double);
+            assert_eq!(String::from_utf8(shown).unwrap(), whole);
+        }
         assert_eq!(normal(r#"{"a":"\u00e9\u2028\/"}"#), "{\"a\":\"é\u{2028}/\"}");
     }
 

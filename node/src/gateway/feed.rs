@@ -98,7 +98,7 @@ impl Rows {
             let value = Value::from_json(&text(&resource)).expect("it was just written");
             (ItemNumber(number), value)
         });
-        let run = Run::new(Moment::new(now, now, rand::random()));
+        let run = Run::undivided(Moment::new(now, now, rand::random()));
         let selected = query.select(values, &run)?;
         Ok(Self::Selected(selected.into_iter().map(|row| row.value.to_json()).collect()))
     }
@@ -187,6 +187,15 @@ mod tests {
         assert_eq!(pages(Some("SELECT VALUE c.id FROM c ORDER BY c.third"), 2), ascending);
         let descending = [vec!["d5", "d2", "d4"], vec!["d1", "d6", "d3"], vec!["d0"]];
         assert_eq!(pages(Some("SELECT VALUE c.id FROM c ORDER BY c.third DESC"), 3), descending);
+    }
+
+    #[test]
+    fn a_query_has_one_budget_for_the_whole_list() {
+        let long = vec!["REPLICATE(c.id, 1000)"; 500].join(",");
+        let body = format!(r#"{{"query":"SELECT VALUE LENGTH(CONCAT({long})) FROM c"}}"#);
+        let spec = QuerySpec::parse(body.as_bytes()).unwrap();
+        assert!(Rows::selected(&spec, databases(10), Millis(0)).is_ok());
+        assert!(Rows::selected(&spec, databases(40), Millis(0)).is_err());
     }
 
     #[test]

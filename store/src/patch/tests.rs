@@ -263,3 +263,23 @@ proptest! {
         prop_assert_eq!(after.id, before.id);
     }
 }
+
+/// Replicas on other processors would decide otherwise. A log may hold such a patch from before it was
+/// refused: that is an answer, too.
+#[test]
+fn a_condition_that_processors_may_differ_on_is_refused_also_while_applying() {
+    let point = "{'type': 'Point', 'coordinates': [0, 0]}";
+    for call in [format!("ST_DISTANCE(c.x, {point})"), "RAND()".to_string()] {
+        let condition = format!("FROM c WHERE {call} < 1");
+        let text = format!(
+            r#"{{"operations":[{{"op":"remove","path":"/x"}}],"condition":"{condition}"}}"#
+        );
+        let error = Patch::parse(text.as_bytes(), &rules()).unwrap_err().to_string();
+        assert!(error.contains("is not allowed here"), "{call}: {error}");
+        let body = br#"{"id":"a","pk":1,"x":{"type":"Point","coordinates":[0,0]}}"#;
+        let failure = request(&text).carry_out(body, body).unwrap_err();
+        assert_eq!(failure, PatchFailure::Result(error), "{call}");
+    }
+    let within = format!("FROM c WHERE ST_WITHIN(c.x, {point})");
+    CompiledQuery::condition(&within, rules().index().metric()).unwrap();
+}

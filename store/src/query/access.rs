@@ -2,14 +2,15 @@
 //!
 //! 1. A page that goes on with another goes the same way, which its place tells.
 //! 2. If some condition of the filter leads to few entries, the one with the fewest is followed.
-//! 3. A sorted result follows the index that has its order.
+//! 3. A sorted result follows the index that has its order, unless it is about one logical partition with
+//!    few items.
 //! 4. Otherwise a condition that asks for single values is followed, together with all others that
 //!    ask for one; or else one whose values are tested one by one.
 //! 5. Otherwise the items are walked.
 
 use super::compiled::{CompiledQuery, SortOrder};
 use super::conditions::{Condition, Entered};
-use super::execute::{Question, Source, policy_path};
+use super::execute::{Interrupt, Question, Source, policy_path};
 use super::page::{Course, Resume};
 use crate::engine::{Direction, Fault};
 use crate::indexing::{IndexPath, IndexRange, Step};
@@ -93,8 +94,12 @@ impl InOrder {
     }
 }
 
-/// Chooses.
-pub(super) fn choose(source: &Source<'_>, question: &Question<'_>) -> Result<Access, Fault> {
+/// Chooses. `go_on` is asked now and then, as far as that takes long.
+pub(super) fn choose(
+    source: &Source<'_>,
+    question: &Question<'_>,
+    go_on: &dyn Fn() -> Result<(), Interrupt>,
+) -> Result<Access, Interrupt> {
     let index = source.view.index();
     let follow = |number: usize| follow(source, question, number);
     match question.resume {
@@ -136,6 +141,7 @@ pub(super) fn choose(source: &Source<'_>, question: &Question<'_>) -> Result<Acc
             Access::Condition(join(source, question, followed))
         }
         best => match (question.query.course(), in_order(), best) {
+            (Course::Sorted, Some(_), _) if is_short(source, question, go_on)? => Access::Items,
             (Course::Sorted, Some(in_order), _) => Access::Order(in_order),
             _ if is_scoped(source, question) => Access::Items,
             (_, _, Some((_, 0, followed))) => Access::Condition(join(source, question, followed)),
@@ -190,6 +196,32 @@ fn join(source: &Source<'_>, question: &Question<'_>, followed: Followed) -> Fol
 fn is_scoped(source: &Source<'_>, question: &Question<'_>) -> bool {
     let key = question.scope.key.as_ref();
     key.is_some_and(|key| key.0.len() == source.key.paths.len())
+}
+
+/// True if the items of one logical partition are asked for, and are sooner all looked at than found in
+/// an index that those of others are in, too.
+///
+/// A page of `rows` rows goes along `rows * all / own` entries if its items are spread evenly, and so
+/// pays off from about `sqrt(rows * all)` own items on.
+fn is_short(
+    source: &Source<'_>,
+    question: &Question<'_>,
+    go_on: &dyn Fn() -> Result<(), Interrupt>,
+) -> Result<bool, Interrupt> {
+    let key = question.scope.key.as_ref();
+    let Some(key) = key.filter(|_| is_scoped(source, question)) else { return Ok(false) };
+    let rows = u64::try_from(question.limits.rows).unwrap_or(u64::MAX);
+    let most = rows.saturating_mul(source.view.state().items()).isqrt().max(PROBED_MAX);
+    let range = source.view.keys().logical_partition(&source.key.place(key), key);
+    let mut cursor = source.view.item_cursor(&range, Direction::Forward);
+    let mut own = 0;
+    while own < most && cursor.next_item()?.is_some() {
+        own += 1;
+        if own % PROBED_MAX == 0 {
+            go_on()?;
+        }
+    }
+    Ok(own < most)
 }
 
 /// A condition with its entries; none if an index does not serve it.

@@ -7,8 +7,9 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use super::op::Aggregate;
-use super::run::{GATHERED_BYTES_MAX, Limit, Run, weight_of};
+use super::run::{GATHERED_BYTES_MAX, Limit, Run, SUMS_BYTES_MAX, weight_of};
 use super::value::{Value, as_bytes};
+use crate::codec;
 
 /// Which aggregate; clients know them by these names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -25,8 +26,8 @@ pub(super) enum AggregateKind {
     Set,
 }
 
-/// Bytes that a place tells of what was added up.
-const PLACE_BYTES_MAX: usize = 500;
+/// Bytes that a place tells of what was added up, at most.
+const SUMS_BYTES_TOLD: usize = 500;
 
 impl AggregateKind {
     /// The aggregate of this name; case does not matter.
@@ -123,6 +124,9 @@ impl PartialEq for Gathered {
 }
 
 impl Accumulators {
+    /// Bytes that each of them takes in memory.
+    pub(super) const SIZE_OF_EACH: usize = size_of::<Accumulator>();
+
     /// Nothing seen yet.
     pub(super) fn new(aggregates: &[Aggregate]) -> Self {
         Self(aggregates.iter().map(|aggregate| Accumulator::new(aggregate.kind)).collect())
@@ -130,11 +134,35 @@ impl Accumulators {
 
     /// Adds what a row gives: one value for each aggregate.
     pub(super) fn add<'v>(&mut self, values: impl Iterator<Item = Cow<'v, Value>>, run: &Run) {
+        let mut room = self.room();
         for (accumulator, value) in self.0.iter_mut().zip(values) {
             if value.is_defined() {
-                accumulator.add(value, run);
+                accumulator.add(value, &mut room, run);
             }
         }
+        if self.size() > SUMS_BYTES_MAX {
+            run.stop(Limit::Summed);
+        }
+    }
+
+    /// Bytes that may still be gathered.
+    fn room(&self) -> usize {
+        let gathered = |accumulator: &Accumulator| match accumulator {
+            Accumulator::List(gathered) | Accumulator::Set(gathered) => gathered.bytes,
+            Accumulator::Count(_)
+            | Accumulator::CountIf(_)
+            | Accumulator::Sum(_)
+            | Accumulator::Average(_)
+            | Accumulator::Min(_)
+            | Accumulator::Max(_) => 0,
+        };
+        self.0.iter().map(gathered).fold(GATHERED_BYTES_MAX, usize::saturating_sub)
+    }
+
+    /// True if they are those of these aggregates: what comes from elsewhere is checked.
+    pub(super) fn suit(&self, aggregates: &[Aggregate]) -> bool {
+        let kinds = self.0.iter().map(Accumulator::kind);
+        kinds.eq(aggregates.iter().map(|aggregate| aggregate.kind))
     }
 
     /// Adds so many rows to what does nothing but count them.
@@ -142,14 +170,15 @@ impl Accumulators {
         let [Accumulator::Count(count)] = self.0.as_mut_slice() else {
             panic!("only a count is counted")
         };
-        *count += rows;
+        *count = count.saturating_add(rows);
     }
 
     /// Adds what other rows added up to. Both must belong to the same query.
     pub fn merge(&mut self, other: Accumulators) {
         assert_eq!(self.0.len(), other.0.len(), "sums of one query have one shape");
+        let mut room = self.room();
         for (mine, theirs) in self.0.iter_mut().zip(other.0) {
-            mine.merge(theirs);
+            mine.merge(theirs, &mut room);
         }
     }
 
@@ -159,14 +188,17 @@ impl Accumulators {
             Accumulator::Count(_) | Accumulator::CountIf(_) => 8,
             Accumulator::Sum(_) | Accumulator::Average(_) => 24,
             Accumulator::Min(extreme) | Accumulator::Max(extreme) => 8 + extreme.value.size(),
-            Accumulator::List(gathered) | Accumulator::Set(gathered) => 8 + gathered.bytes,
+            Accumulator::List(gathered) | Accumulator::Set(gathered) => {
+                gathered.bytes.saturating_add(8)
+            }
         };
-        self.0.iter().map(size).sum()
+        self.0.iter().map(size).fold(0, usize::saturating_add)
     }
 
-    /// True if a place can tell them: a page that ends in the middle of a sum hands it on to the next.
-    pub fn fit_a_place(&self) -> bool {
-        self.size() <= PLACE_BYTES_MAX
+    /// True if a place may be able to tell them: a page that ends in the middle of a sum hands it on to
+    /// the next. Whoever knows the place decides.
+    pub(super) fn may_fit_a_place(&self) -> bool {
+        self.size() <= SUMS_BYTES_TOLD && codec::encode(self).len() <= SUMS_BYTES_TOLD
     }
 
     /// The results.
@@ -191,23 +223,38 @@ impl Accumulator {
         }
     }
 
+    fn kind(&self) -> AggregateKind {
+        match self {
+            Accumulator::Count(_) => AggregateKind::Count,
+            Accumulator::CountIf(_) => AggregateKind::CountIf,
+            Accumulator::Sum(_) => AggregateKind::Sum,
+            Accumulator::Average(_) => AggregateKind::Average,
+            Accumulator::Min(_) => AggregateKind::Min,
+            Accumulator::Max(_) => AggregateKind::Max,
+            Accumulator::List(_) => AggregateKind::List,
+            Accumulator::Set(_) => AggregateKind::Set,
+        }
+    }
+
     /// Adds a defined value.
-    fn add(&mut self, value: Cow<'_, Value>, run: &Run) {
+    fn add(&mut self, value: Cow<'_, Value>, room: &mut usize, run: &Run) {
         match self {
             Accumulator::Count(count) => *count += 1,
             Accumulator::CountIf(count) => *count += u64::from(value.is_true()),
             Accumulator::Sum(sum) | Accumulator::Average(sum) => sum.add(&value),
             Accumulator::Min(extreme) => extreme.add(value, Ordering::Less, run),
             Accumulator::Max(extreme) => extreme.add(value, Ordering::Greater, run),
-            Accumulator::List(gathered) => gathered.add(run.own(value)),
-            Accumulator::Set(gathered) => gathered.add_new(run.own(value)),
+            Accumulator::List(gathered) => gathered.add(run.own(value), room),
+            Accumulator::Set(gathered) => gathered.add_new(run.own(value), room),
         }
     }
 
-    fn merge(&mut self, other: Accumulator) {
+    fn merge(&mut self, other: Accumulator, room: &mut usize) {
         match (self, other) {
             (Accumulator::Count(mine), Accumulator::Count(theirs))
-            | (Accumulator::CountIf(mine), Accumulator::CountIf(theirs)) => *mine += theirs,
+            | (Accumulator::CountIf(mine), Accumulator::CountIf(theirs)) => {
+                *mine = mine.saturating_add(theirs);
+            }
             (Accumulator::Sum(mine), Accumulator::Sum(theirs))
             | (Accumulator::Average(mine), Accumulator::Average(theirs)) => mine.merge(theirs),
             (Accumulator::Min(mine), Accumulator::Min(theirs)) => {
@@ -218,11 +265,11 @@ impl Accumulator {
             }
             (Accumulator::List(mine), Accumulator::List(theirs)) => {
                 mine.overflowed |= theirs.overflowed;
-                theirs.values.into_iter().for_each(|value| mine.add(value.0));
+                theirs.values.into_iter().for_each(|value| mine.add(value.0, room));
             }
             (Accumulator::Set(mine), Accumulator::Set(theirs)) => {
                 mine.overflowed |= theirs.overflowed;
-                theirs.values.into_iter().for_each(|value| mine.add_new(value.0));
+                theirs.values.into_iter().for_each(|value| mine.add_new(value.0, room));
             }
             _ => panic!("sums of one query have one shape"),
         }
@@ -270,7 +317,7 @@ impl Sum {
 
     fn merge(&mut self, other: Sum) {
         self.total += other.total;
-        self.count += other.count;
+        self.count = self.count.saturating_add(other.count);
         self.all_numbers &= other.all_numbers;
     }
 }
@@ -306,23 +353,25 @@ impl Extreme {
 }
 
 impl Gathered {
-    fn add(&mut self, value: Value) {
-        let size = value.size();
-        if self.bytes + size > GATHERED_BYTES_MAX {
+    fn add(&mut self, value: Value, room: &mut usize) {
+        // However short it is as JSON, it takes its place in memory.
+        let size = value.size().max(size_of::<Value>());
+        if size > *room {
             self.overflowed = true;
         } else if !self.overflowed {
+            *room -= size;
             self.bytes += size;
             self.values.push(GatheredValue(value));
         }
     }
 
     /// Adds a value unless it is there already.
-    fn add_new(&mut self, value: Value) {
+    fn add_new(&mut self, value: Value, room: &mut usize) {
         if self.known.len() < self.values.len() {
             self.known = self.values.iter().map(|one| one.0.key()).collect();
         }
         if !self.overflowed && self.known.insert(value.key()) {
-            self.add(value);
+            self.add(value, room);
         }
     }
 }

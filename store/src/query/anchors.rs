@@ -75,6 +75,11 @@ impl Anchored {
         found.map(Position::Behind)
     }
 
+    /// The place where the keys begin.
+    pub(super) fn place(&self) -> Option<&Place> {
+        self.start.as_ref()
+    }
+
     /// Where to go on if none of the items is as it was.
     pub fn start(self) -> Option<Position> {
         self.start.map(Position::From)

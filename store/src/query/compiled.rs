@@ -138,7 +138,9 @@ impl CompiledQuery {
     /// The partition key that every item satisfying the filter has, if the filter says so.
     pub fn pinned_key(&self, definition: &KeyDefinition) -> Option<PartitionKey> {
         let conjuncts = self.filter()?.conjuncts();
-        let pinned = |path: &Vec<String>| conjuncts.iter().find_map(|op| equality(op, path));
+        let pinned = |path: &Vec<String>| {
+            conjuncts.iter().find_map(|op| equality(op, path).and_then(component))
+        };
         definition.paths.iter().map(pinned).collect::<Option<Vec<_>>>().map(PartitionKey)
     }
 
@@ -274,6 +276,11 @@ impl CompiledQuery {
         Accumulators::new(aggregates.unwrap_or_default())
     }
 
+    /// True if sums are those of this query.
+    pub fn adds_up_to(&self, sums: &Accumulators) -> bool {
+        self.block.grouping.as_ref().is_some_and(|grouping| sums.suit(&grouping.aggregates))
+    }
+
     /// Adds a row to the sums of its group.
     pub fn accumulate(&self, into: &mut Accumulators, row: &Row<'_>, run: &Run) {
         if let Some(grouping) = &self.block.grouping {
@@ -296,11 +303,11 @@ fn any_index() -> IndexRules {
 }
 
 /// The value an item has at a path if it satisfies `op`.
-pub(super) fn equality(op: &Op, path: &[String]) -> Option<Component> {
+pub(super) fn equality<'o>(op: &'o Op, path: &[String]) -> Option<&'o Value> {
     let Op::Binary(BinaryOp::Equal, left, right) = op else { return None };
     match (left.as_ref(), right.as_ref()) {
         (Op::Constant(value), other) | (other, Op::Constant(value)) if leads_to(other, path) => {
-            component(value)
+            Some(value)
         }
         _ => None,
     }

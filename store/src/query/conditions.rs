@@ -5,6 +5,7 @@
 //! narrower. Conditions are numbered in the order of the text: the same for every page and replica.
 #![expect(clippy::wildcard_enum_match_arm, reason = "asks for some forms and passes all others by")]
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use super::ast::{BinaryOp, Collection, Expr, ExprKind, Literal, Query, UnaryOp};
@@ -28,6 +29,9 @@ const LIST_MAX: usize = 1000;
 const RANGES_MAX: usize = 4000;
 /// Conditions looked for among what an AND joins: a text may join thousands, and one is followed.
 const CONDITIONS_MAX: usize = 64;
+/// Bytes of parameters' values that conditions hold at most: what demands more of them is looked for by
+/// the filter alone.
+const VALUE_BYTES_MAX: usize = 4 << 20;
 /// Conditions with a test at most: each is compiled by itself.
 const TESTS_MAX: usize = 4;
 /// Functions of a text and constants, for which every text of a path is looked at.
@@ -237,7 +241,12 @@ pub(super) fn of(text: &str, query: &Query, setting: &Setting<'_>) -> (Vec<Condi
     let (Some(filter), Some(root)) = (&query.filter, root_of(query)) else {
         return (Vec::new(), query.filter.is_none());
     };
-    let reader = Reader { root, parameters: setting.parameters, metric: setting.metric };
+    let reader = Reader {
+        root,
+        parameters: setting.parameters,
+        metric: setting.metric,
+        bytes_left: Cell::new(VALUE_BYTES_MAX),
+    };
     let mut conjuncts = Vec::new();
     flatten(filter, BinaryOp::And, &mut conjuncts);
     let mut compiled = 0;
@@ -321,6 +330,8 @@ struct Reader<'q> {
     root: &'q str,
     parameters: &'q Parameters,
     metric: Metric,
+    /// What is left for copies of parameters' values.
+    bytes_left: Cell<usize>,
 }
 
 impl Reader<'_> {
@@ -375,24 +386,25 @@ impl Reader<'_> {
             let is_whole = found.len() == conjuncts.len();
             let found = brought_together(found);
             let is_whole = is_whole && found.len() == 1;
-            let best = found.iter().find(|one| one.is_seek()).or(found.first())?;
+            let best = found.iter().position(Condition::is_seek).unwrap_or(0);
+            let best = found.into_iter().nth(best)?;
             all.is_exact &= is_whole && best.is_exact;
             ranges += best.ranges();
-            if ranges > RANGES_MAX {
-                return None;
-            }
-            for leg in &best.legs {
+            for leg in best.legs {
                 let is_same =
                     |known: &&mut Leg| (&known.path, known.entered) == (&leg.path, leg.entered);
                 match all.legs.iter_mut().find(is_same) {
-                    Some(known) => known.ranges.extend(leg.ranges.iter().cloned()),
-                    None => all.legs.push(leg.clone()),
+                    Some(known) => known.ranges.extend(leg.ranges),
+                    None => all.legs.push(leg),
                 }
+            }
+            if ranges > RANGES_MAX || all.legs.len() > LEGS_MAX {
+                return None;
             }
         }
         // Entries of several paths are not items that can be counted.
         all.is_exact &= all.legs.len() == 1;
-        (all.legs.len() <= LEGS_MAX).then_some(all)
+        Some(all)
     }
 
     fn comparison(&self, operator: BinaryOp, a: &Expr, b: &Expr) -> Option<Condition> {
@@ -550,7 +562,11 @@ impl Reader<'_> {
                 Literal::Float(number) => Value::float(*number),
                 Literal::Text(text) => Value::Text(text.clone()),
             }),
-            ExprKind::Parameter(name) => self.parameters.get(name, expr.span).ok().cloned(),
+            ExprKind::Parameter(name) => {
+                let given = self.parameters.get(name, expr.span).ok()?;
+                self.bytes_left.set(self.bytes_left.get().checked_sub(given.size)?);
+                Some(Value::clone(&given.value))
+            }
             ExprKind::Unary(UnaryOp::Minus, operand) => match self.constant(operand)? {
                 Value::Number(Number::Int(number)) => {
                     number.checked_neg().map(|number| Value::Number(Number::Int(number)))

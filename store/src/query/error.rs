@@ -5,7 +5,7 @@ use serde_json::json;
 use thiserror::Error;
 
 /// A place in the query text, in characters from 0, end exclusive.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Span {
     /// The first character.
     pub start: u32,

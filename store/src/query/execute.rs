@@ -167,7 +167,7 @@ impl<'a> Pager<'a> {
             sums.add_count(count);
             return Ok(None);
         }
-        match access::choose(&self.source, &self.question)? {
+        match access::choose(&self.source, &self.question, &|| self.stop_if_told())? {
             Access::Items => self.walk_items(),
             Access::Condition(followed) => {
                 self.followed = followed.names();
@@ -484,11 +484,11 @@ impl<'a> Sink<'a> {
     }
 
     /// True if the page can end at any item, because rows come in the order of items, and a place
-    /// can tell what was added up so far.
+    /// may be able to tell what was added up so far.
     fn may_pause(&self) -> bool {
         match self {
             Sink::Walk { .. } => true,
-            Sink::Sums(sums) => sums.fit_a_place(),
+            Sink::Sums(sums) => sums.may_fit_a_place(),
             Sink::Sorted(_) | Sink::Unique(_) | Sink::Keyed(_) => false,
         }
     }

@@ -17,8 +17,13 @@ use super::error::QueryError;
 use super::page::{Content, Course, Harvest, Keyed, Page, PageLimits, Place, QueryRow, Resume};
 use super::run::Run;
 use super::value::Value;
+use crate::codec;
 use crate::partition_key::SlotRange;
 use crate::time::Millis;
+
+/// Bytes that the position of a sum may take: what a token has room for beside its seal, the window and
+/// the instant.
+const POSITION_BYTES_MAX: usize = 700;
 
 /// Where a result is gone on with: what a continuation token holds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -51,6 +56,31 @@ pub enum Position {
     Anchored(Anchored),
     /// Behind this digest, in every partition.
     Digest(u128),
+}
+
+impl Position {
+    /// True if a result of this query can be gone on with here. A seal tells that the cluster wrote a
+    /// token, or who knows its id.
+    pub fn suits(&self, query: &CompiledQuery) -> bool {
+        let is_sorted_by = |place: &Place| place.keys.len() == query.order.len();
+        match (query.course(), self) {
+            (course @ (Course::Walk | Course::Sums), Position::Walk { slot: _, within, sums }) => {
+                let is_walk = matches!(within, None | Some(Resume::Item(_) | Resume::Entry(_)));
+                let fits = |sums| course == Course::Sums && query.adds_up_to(sums);
+                is_walk && sums.as_ref().is_none_or(fits)
+            }
+            (Course::Sorted | Course::Unique, Position::Behind(place) | Position::From(place)) => {
+                is_sorted_by(place)
+            }
+            (Course::Sorted | Course::Unique, Position::Anchored(anchored)) => {
+                anchored.place().is_none_or(is_sorted_by)
+            }
+            (Course::Keyed, Position::Digest(_)) => true,
+            (Course::Walk | Course::Sums | Course::Sorted | Course::Unique | Course::Keyed, _) => {
+                false
+            }
+        }
+    }
 }
 
 /// A page of the whole result.
@@ -388,14 +418,12 @@ impl<'q> Walk<'q> {
         self.gate.is_full() || (pauses && self.may_end())
     }
 
-    /// True if a place can tell what was added up so far.
+    /// True if a token can tell where the page would end, and what was added up so far.
     pub fn may_end(&self) -> bool {
-        self.sums.as_ref().is_none_or(Accumulators::fit_a_place)
-    }
-
-    /// True if nothing was taken up yet.
-    pub fn is_at_start(&self, slots: SlotRange) -> bool {
-        self.slot <= slots.start && self.within.is_none()
+        self.sums.as_ref().is_none_or(|sums| {
+            let told = || codec::encode(&(self.slot, &self.within, sums)).len();
+            sums.size() <= POSITION_BYTES_MAX && told() <= POSITION_BYTES_MAX
+        })
     }
 
     /// The page; `last` are the last slots there are.
@@ -411,5 +439,82 @@ impl<'q> Walk<'q> {
             gate.pass(row.to_json());
         }
         gate.close(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::charge::QueryWork;
+    use crate::item::ItemKey;
+    use crate::query::page::{ItemPlace, SortKey};
+    use crate::query::{ComputedProperties, Moment, Parameters};
+
+    fn compile(text: &str) -> CompiledQuery {
+        let policy = crate::indexing::complete(None).unwrap();
+        let index = crate::indexing::IndexRules::new(&policy).unwrap();
+        let (parameters, computed) = (Parameters::default(), ComputedProperties::default());
+        CompiledQuery::new(text, &parameters, &index, &computed).unwrap()
+    }
+
+    fn sums(query: &CompiledQuery, text: &str) -> Accumulators {
+        let (mut sums, run) =
+            (query.accumulators(), Run::new(Moment::new(Millis(0), Millis(0), 0)));
+        let item = Value::Object(vec![("t".to_string(), text.into())]);
+        query.for_each_row(&item, crate::ids::ItemNumber(0), &run, &mut |row| {
+            query.accumulate(&mut sums, row, &run);
+            std::ops::ControlFlow::Continue(())
+        });
+        sums
+    }
+
+    /// What the gateway puts into a token has 738 bytes: 1000 characters, less the seal.
+    #[test]
+    fn a_sum_pauses_only_where_a_token_can_tell_it() {
+        let query = compile("SELECT VALUE MAX(c.t) FROM c");
+        let mut paused = 0;
+        for (text, key) in [(10, 10), (300, 390), (360, 390), (480, 10), (480, 390), (2000, 10)] {
+            let limits = PageLimits { rows: 1, bytes: 1, items: 1 };
+            let left = Window { skip: u64::MAX, take: Some(u64::MAX) };
+            let mut walk = Walk::new(&query, None, left, limits);
+            let key = ItemKey::from_bytes(&vec![7; key]).unwrap();
+            let at = ItemPlace { key, anchors: Vec::new(), taken: Some(u64::MAX) };
+            let harvest = Harvest::Sums(sums(&query, &"x".repeat(text)));
+            let work = QueryWork { items_loaded: 9, ..QueryWork::default() };
+            let (next, followed) = (Some(Resume::Item(at)), Vec::new());
+            if walk.take(SlotRange::ALL, Page { harvest, next, work, followed }) {
+                let run = Run::new(Moment::new(Millis(0), Millis(0), 0));
+                let (at, left) = walk.end(SlotRange::ALL, &run).next.unwrap();
+                let told = codec::encode(&Progress { at, left, first: Millis(u64::MAX) }).len();
+                assert!(told <= 738, "{told} bytes for a text of {text}");
+                paused += 1;
+            }
+        }
+        assert_eq!(paused, 2);
+    }
+
+    #[test]
+    fn a_place_of_another_query_is_none() {
+        let text = "SELECT VALUE MAX(c.t) FROM c";
+        let query = compile(text);
+        let at = |sums| Position::Walk { slot: 0, within: None, sums };
+        assert!(at(Some(query.accumulators())).suits(&query));
+        for other in
+            ["SELECT VALUE MIN(c.t) FROM c", "SELECT MAX(c.t), MAX(c.t) FROM c", "SELECT * FROM c"]
+        {
+            let other = compile(other);
+            assert!(!at(Some(query.accumulators())).suits(&other));
+            assert!(at(None).suits(&other));
+        }
+        let within = Some(Resume::Digest(1));
+        assert!(!Position::Walk { slot: 0, within, sums: None }.suits(&query));
+        let sorted = compile("SELECT * FROM c ORDER BY c.t");
+        let place = |keys| {
+            let keys = vec![SortKey(Value::Null); keys];
+            Place::of_item(keys, None, false, &sorted.directions())
+        };
+        assert!(Position::Behind(place(1)).suits(&sorted));
+        assert!(!Position::Behind(place(2)).suits(&sorted));
+        assert!(!Position::Digest(1).suits(&sorted));
     }
 }

@@ -21,6 +21,7 @@ mod compile;
 mod compiled;
 mod computed;
 mod conditions;
+mod depth;
 mod digest;
 mod entries;
 mod error;

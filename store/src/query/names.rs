@@ -1,6 +1,8 @@
 //! The names under which a select list's values stand in a row.
 #![expect(clippy::wildcard_enum_match_arm, reason = "asks for one form among many")]
 
+use std::collections::HashSet;
+
 use super::ast::{ExprKind, SelectItem};
 use super::compile::tree::member;
 
@@ -28,6 +30,15 @@ fn implied_name(item: &SelectItem, is_source: &dyn Fn(&str) -> bool) -> Option<S
         }
         _ => None,
     }
+}
+
+/// Of what shares a name the last, where it stands.
+pub(super) fn last_of_each<T>(named: Vec<(String, T)>) -> Vec<(String, T)> {
+    let mut seen = HashSet::with_capacity(named.len());
+    let is_last: Vec<bool> =
+        named.iter().rev().map(|(name, _)| seen.insert(name.as_str())).collect();
+    let kept = named.into_iter().zip(is_last.into_iter().rev());
+    kept.filter_map(|(one, is_last)| is_last.then_some(one)).collect()
 }
 
 /// The numbers that are written as words, unless something goes by that name.

@@ -39,11 +39,6 @@ impl Needed {
         needed
     }
 
-    /// True if all of it is needed.
-    pub fn is_everything(&self) -> bool {
-        self.whole
-    }
-
     /// True if nothing of it is needed: the item only has to be there.
     pub fn is_nothing(&self) -> bool {
         !self.whole && self.members.is_empty()
@@ -281,7 +276,7 @@ mod tests {
     }
 
     fn shown(needed: &Needed) -> String {
-        if needed.is_everything() {
+        if needed.whole {
             return "*".to_string();
         }
         let members = needed.members().map(|(name, needed)| format!("{name}{}", shown(needed)));

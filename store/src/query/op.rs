@@ -19,8 +19,8 @@ pub(super) const ROOT: usize = 0;
 /// A compiled expression.
 #[derive(Clone, Debug)]
 pub(super) enum Op {
-    /// A constant.
-    Constant(Value),
+    /// A constant; a parameter's value is shared by all its uses.
+    Constant(Arc<Value>),
     /// A slot, or what lies below it.
     Path(Path),
     /// A computed property of the item.
@@ -182,6 +182,11 @@ impl Path {
 }
 
 impl Op {
+    /// A constant.
+    pub(super) fn constant(value: Value) -> Self {
+        Op::Constant(Arc::new(value))
+    }
+
     /// Shows this expression and all within it, those of subqueries included.
     pub(super) fn visit<'o>(&'o self, see: &mut dyn FnMut(&'o Op)) {
         see(self);

@@ -277,12 +277,23 @@ pub struct Page {
 }
 
 impl Page {
-    /// True if it is what a query of this course is answered with: what comes from a peer is checked.
-    pub fn suits(&self, course: Course) -> bool {
-        match (course, &self.harvest, &self.next) {
-            (Course::Walk, Harvest::Rows(_), None | Some(Resume::Item(_) | Resume::Entry(_)))
-            | (Course::Sums, Harvest::Sums(_), None | Some(Resume::Item(_) | Resume::Entry(_)))
-            | (Course::Keyed, Harvest::Keyed(_), None | Some(Resume::Digest(_))) => true,
+    /// True if it is what this query is answered with: what comes from a peer is checked.
+    pub fn suits(&self, query: &CompiledQuery) -> bool {
+        match (query.course(), &self.harvest, &self.next) {
+            (Course::Walk, Harvest::Rows(_), None | Some(Resume::Item(_) | Resume::Entry(_))) => {
+                true
+            }
+            (
+                Course::Sums,
+                Harvest::Sums(sums),
+                None | Some(Resume::Item(_) | Resume::Entry(_)),
+            ) => query.adds_up_to(sums),
+            (Course::Keyed, Harvest::Keyed(keyed), None | Some(Resume::Digest(_))) => {
+                keyed.iter().all(|one| match &one.content {
+                    Content::Row(_) => !query.is_grouped(),
+                    Content::Group(_, sums) => query.is_grouped() && query.adds_up_to(sums),
+                })
+            }
             (Course::Sorted, Harvest::Rows(rows), None | Some(Resume::Behind(_)))
             | (Course::Unique, Harvest::Rows(rows), None) => {
                 rows.iter().all(|row| row.place.is_some())

@@ -22,9 +22,11 @@ pub const COMPUTED_BYTES_MAX: usize = 4 << 20;
 /// The same for a brief look, which must be over in no time.
 const BRIEF_OPERATIONS_MAX: u64 = 1_000;
 const BRIEF_BYTES_MAX: usize = 64 << 10;
-/// Bytes of values that `MAKELIST` or `MAKESET` may gather: they travel between nodes and stay in
-/// memory until the end.
+/// Bytes of values that `MAKELIST` and `MAKESET` of a query may gather together: they travel between
+/// nodes and stay in memory until the end.
 pub const GATHERED_BYTES_MAX: usize = 1 << 20;
+/// The same for all aggregates: `MIN` and `MAX` keep texts.
+pub(super) const SUMS_BYTES_MAX: usize = 8 << 20;
 
 /// Bytes of text, or elements, that are gone over in the time of one operation.
 const LENGTH_OF_OPERATION: usize = 16;
@@ -62,6 +64,8 @@ pub struct Run {
     pub moment: Moment,
     /// What each item may spend.
     budget: (u64, usize),
+    /// False if that is for all of them together.
+    refills: bool,
     operations: Cell<u64>,
     /// What items before the one at hand have spent.
     spent: Cell<u64>,
@@ -75,12 +79,18 @@ pub(super) enum Limit {
     Operations,
     Built,
     Gathered,
+    Summed,
 }
 
 impl Run {
     /// A run at a moment.
     pub fn new(moment: Moment) -> Self {
         Self::with_budget(moment, OPERATIONS_MAX, BUILT_BYTES_MAX)
+    }
+
+    /// A run with one budget for all it does: for what is done at once, and not in a thread of its own.
+    pub fn undivided(moment: Moment) -> Self {
+        Self { refills: false, ..Self::new(moment) }
     }
 
     /// A run in which an item may cause no more than a simple filter does.
@@ -92,12 +102,13 @@ impl Run {
     pub(super) fn with_budget(moment: Moment, operations: u64, bytes: usize) -> Self {
         let budget = (operations, bytes);
         let (operations, bytes) = (Cell::new(operations), Cell::new(bytes));
-        Self { moment, budget, operations, spent: Cell::new(0), bytes, over: Cell::new(None) }
+        let (spent, over) = (Cell::new(0), Cell::new(None));
+        Self { moment, budget, refills: true, operations, spent, bytes, over }
     }
 
     /// Gives the next item, or group, a budget of its own.
     pub(super) fn refill(&self) {
-        if self.over.get().is_none() {
+        if self.refills && self.over.get().is_none() {
             self.spent.set(self.spent());
             self.operations.set(self.budget.0);
             self.bytes.set(self.budget.1);
@@ -111,13 +122,17 @@ impl Run {
 
     /// What went beyond its limit, if anything did. Once it did, nothing more is computed.
     pub fn exceeded(&self) -> Option<QueryError> {
+        let whom = if self.refills { "for a single item" } else { "to finish its result" };
         let message = match self.over.get()? {
             Limit::Operations => {
-                format!("The query needs more than {OPERATIONS_MAX} operations for a single item.")
+                format!("The query needs more than {OPERATIONS_MAX} operations {whom}.")
             }
-            Limit::Built => format!(
-                "The query builds more than {BUILT_BYTES_MAX} bytes of values for a single item."
-            ),
+            Limit::Built => {
+                format!("The query builds more than {BUILT_BYTES_MAX} bytes of values {whom}.")
+            }
+            Limit::Summed => {
+                format!("The aggregates of the query hold more than {SUMS_BYTES_MAX} bytes.")
+            }
             Limit::Gathered => {
                 format!("MAKELIST or MAKESET gathers more than {GATHERED_BYTES_MAX} bytes.")
             }
@@ -182,7 +197,9 @@ impl Run {
         match self.over.get() {
             Some(Limit::Operations) if own.0 == COMPUTED_OPERATIONS_MAX => {}
             Some(Limit::Built) if own.1 == COMPUTED_BYTES_MAX => {}
-            Some(Limit::Operations | Limit::Built | Limit::Gathered) | None => return value,
+            Some(Limit::Operations | Limit::Built | Limit::Gathered | Limit::Summed) | None => {
+                return value;
+            }
         }
         self.over.set(None);
         Cow::Owned(Value::Undefined)

@@ -1,5 +1,6 @@
 //! No query text, however hostile, makes the front half panic or recurse without end.
 
+mod length;
 mod naive;
 mod random;
 mod work;
@@ -87,6 +88,39 @@ fn the_deepest_query_needs_little_stack() {
             let query = compile(&text).unwrap_or_else(|error| panic!("{shown}: {error}"));
             let run = Run::new(functions::Moment::new(Millis(0), Millis(0), 0));
             query.select(std::iter::once((ItemNumber(0), item.clone())), &run).unwrap();
+        }
+    });
+}
+
+/// Whatever a query makes is sent between nodes, and dropped on the stack at hand.
+#[test]
+fn the_deepest_values_are_sent_on_little_stack() {
+    let wrapped = |value: &str| format!("{}{value}{}", "[".repeat(160), "]".repeat(160));
+    let joined = move |joins: usize| {
+        let join =
+            |n: usize| format!(" JOIN x{} IN (SELECT VALUE {})", n + 1, wrapped(&format!("x{n}")));
+        let sources: String = (0..joins).map(join).collect();
+        format!("SELECT DISTINCT VALUE {} FROM x0{sources}", wrapped(&format!("x{joins}")))
+    };
+    let sourced = |levels: usize| {
+        let sources: String =
+            (0..levels).map(|_| "(SELECT VALUE [[[[[[[[c]]]]]]]] FROM ").collect();
+        format!("SELECT * FROM {sources}c{}", ") c".repeat(levels))
+    };
+    with_little_stack(move || {
+        let item = Value::from_json(br#"{"a":1}"#).unwrap();
+        for (text, depth) in [(joined(4), 4 * 159 + 161), (sourced(90), 90 * 8 + 1)] {
+            let shown = &text[..100];
+            let query = compile(&text).unwrap_or_else(|error| panic!("{shown}: {error}"));
+            let run = Run::new(functions::Moment::new(Millis(0), Millis(0), 0));
+            let one = std::iter::once((ItemNumber(0), item.clone()));
+            let found = query.select(one, &run).unwrap().remove(0).value;
+            let again = Value::from_bytes(&found.to_bytes()).unwrap();
+            assert!(again.equals(&found) && again.to_json().len() > depth, "{shown}");
+        }
+        for text in [joined(6), joined(10), sourced(150)] {
+            let refused = compile(&text).unwrap_err().to_string();
+            assert!(refused.contains("nested more than"), "{refused}");
         }
     });
 }

@@ -12,6 +12,8 @@ use crate::json::{Scalar, write_f64, write_text};
 
 mod bytes;
 
+/// How deep a value nests at most.
+pub(super) use bytes::DEPTH_MAX;
 /// For `#[serde(with = "as_bytes")]`.
 pub(super) use bytes::serde_form as as_bytes;
 

@@ -1,7 +1,9 @@
 //! Pages of results: together they are the whole result, and each is as small as was asked.
 
+use std::cell::Cell;
+
 use ephemeris_store::query::{
-    Course, Halt, Moment, PageLimits, Run, Signal, merge_distinct_groups,
+    Course, Halt, Harvest, Moment, PageLimits, Run, Signal, merge_distinct_groups,
 };
 use ephemeris_store::time::Millis;
 use proptest::prelude::*;
@@ -59,12 +61,47 @@ fn a_page_may_end_among_the_rows_of_an_item() {
 /// What was gathered fits no continuation token: the page goes on to its end, in the middle of a partition, too.
 #[test]
 fn what_is_too_long_for_a_place_is_one_page() {
-    let items: Vec<_> = (0..30).map(|at| json!({ "v": format!("{at:0>40}") })).collect();
+    let items: Vec<_> = (0..30).map(|at| json!({ "v": format!("{at:0>60}") })).collect();
     let limits = PageLimits { rows: 100, bytes: 1 << 20, items: 14 };
     for partitions in [1, 3] {
         let world = World::new(&json!({}), &items, partitions);
         let pages = world.pages("SELECT VALUE ARRAY_LENGTH(MAKELIST(c.v)) FROM c", limits);
         assert_eq!(pages, [["30"]], "{partitions} partitions");
+    }
+}
+
+/// An index has the items of all logical partitions: few are not looked for among many.
+#[test]
+fn a_sorted_result_of_one_logical_partition_follows_an_index_only_if_it_is_large() {
+    let item = |n: usize| json!({ "pk": if n < 3000 { 0 } else { n / 50 }, "v": 10_000 - n });
+    let items: Vec<Value> = (0..9000).map(item).collect();
+    let policy = json!({
+        "includedPaths": [{ "path": "/*" }, { "path": "/v/?" }],
+        "compositeIndexes": [[{ "path": "/v" }, { "path": "/pk" }]],
+    });
+    let world = World::new(&policy, &items, 1);
+    let limits = PageLimits { rows: 10, ..EVERYTHING };
+    for (order, index) in [("c.v", "/v/?"), ("c.v, c.pk", "/v ASC,/pk ASC")] {
+        let text = format!("SELECT VALUE c.v FROM c ORDER BY {order}");
+        let page = |pk: usize| {
+            let page = world.scoped_page(&text, &pk.into(), limits, &|| Signal::Go);
+            page.expect("a page")
+        };
+        let followed = |pk: usize| page(pk).followed;
+        assert_eq!(followed(100), ["/pk/?"], "{order}");
+        assert_eq!(followed(0), [index], "{order}");
+        let Harvest::Rows(rows) = page(100).harvest else { panic!("sorted rows") };
+        let rows = rows.into_iter().map(|row| String::from_utf8(row.json).expect("JSON"));
+        assert!(rows.eq((4951..4961).map(|v| v.to_string())), "{order}");
+        // To look at the items and to count them before is asked about, too: 3000 and 3 thousands.
+        let asked = Cell::new(0);
+        let signal = || {
+            asked.set(asked.get() + 1);
+            Signal::Go
+        };
+        let limits = PageLimits { rows: 2000, ..EVERYTHING };
+        world.scoped_page(&text, &0.into(), limits, &signal).expect("a page");
+        assert_eq!(asked.get(), 3000 / 64 + 3, "{order}");
     }
 }
 

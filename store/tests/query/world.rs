@@ -260,6 +260,19 @@ impl World {
         self.asking(text, limits, |asking| asking.first_page())
     }
 
+    /// The first page of a query that is about one partition key, told when to end.
+    pub(crate) fn scoped_page(
+        &self,
+        text: &str,
+        pk: &Value,
+        limits: PageLimits,
+        signal: &dyn Fn() -> Signal,
+    ) -> Result<Page, Halt> {
+        let value = PartitionKey::parse(&format!("[{pk}]")).expect("a valid key");
+        let scope = Scope { key: Some(value), epks: None };
+        self.told_page_of(text, &scope, None, limits, signal)
+    }
+
     /// A page of the first partition that is told when to end.
     pub(crate) fn told_page(
         &self,
@@ -268,11 +281,22 @@ impl World {
         limits: PageLimits,
         signal: &dyn Fn() -> Signal,
     ) -> Result<Page, Halt> {
-        let (query, scope, hi) = (self.compile(text), Scope::default(), Millis(1000));
+        self.told_page_of(text, &Scope::default(), resume, limits, signal)
+    }
+
+    fn told_page_of(
+        &self,
+        text: &str,
+        scope: &Scope,
+        resume: Option<&Resume>,
+        limits: PageLimits,
+        signal: &dyn Fn() -> Signal,
+    ) -> Result<Page, Halt> {
+        let (query, hi) = (self.compile(text), Millis(1000));
         let partition = &self.partitions[0];
         let (view, spec) = (partition.snapshot(), partition.spec());
         let source = Source { view: &view, spec, key: self.rules.key(), hi };
-        let question = Question { query: &query, scope: &scope, resume, limits };
+        let question = Question { query: &query, scope, resume, limits };
         let run = Run::new(Moment::new(hi, hi, 1));
         match run_page(source, question, &run, signal).expect("memory does not fail") {
             PageOutcome::Page(page) => page,

@@ -157,7 +157,7 @@ impl Asking<'_> {
             PageOutcome::InDoubt(expiry) => Err(NoPage::InDoubt(expiry)),
             PageOutcome::Page(Err(halt)) => Err(NoPage::Halt(halt)),
             PageOutcome::Page(Ok(page)) => {
-                assert!(page.suits(self.query.course()), "{page:?}");
+                assert!(page.suits(self.query), "{page:?}");
                 Ok(page)
             }
         }

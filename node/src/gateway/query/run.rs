@@ -125,6 +125,9 @@ impl QueryRun<'_> {
         if self.left.take == Some(0) {
             return Ok(Merged { rows: Vec::new(), next: None });
         }
+        if position.as_ref().is_some_and(|position| !position.suits(self.compiled)) {
+            return Err(Tokens::refusal().into());
+        }
         if let Some(Position::Anchored(anchored)) = position {
             position = self.found(anchored).await?;
         }
@@ -212,7 +215,7 @@ impl QueryRun<'_> {
     ) -> Result<Page, Failure> {
         match response {
             PartitionResponse::Page { lsn, page } => {
-                if !page.suits(self.compiled.course()) {
+                if !page.suits(self.compiled) {
                     let reason = "a partition answered another query than it was asked";
                     return Err(RequestError::Fault(reason.to_string()).into());
                 }
@@ -310,9 +313,9 @@ impl QueryRun<'_> {
         }
     }
 
-    /// Finishes groups and sums, which may go over a limit.
+    /// Finishes groups and sums, which may go over a limit: together, for nothing else runs meanwhile.
     fn finish<T>(&self, merge: impl FnOnce(&Run) -> T) -> Result<T, Failure> {
-        let run = Run::new(Moment::new(self.now, self.first, rand::random()));
+        let run = Run::undivided(Moment::new(self.now, self.first, rand::random()));
         let merged = merge(&run);
         match run.exceeded() {
             Some(error) => Err(error.into()),

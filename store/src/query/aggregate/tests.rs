@@ -116,3 +116,38 @@ fn lists_are_limited_also_when_merged() {
     assert!(exceeded(&three));
     assert!(three.size() <= GATHERED_BYTES_MAX + 8);
 }
+
+#[test]
+fn what_is_gathered_counts_by_its_place_in_memory_and_together() {
+    let finished = |text: &str, items: &[Value]| {
+        let (query, run) = (query(text), run());
+        query.finish(&[], &sums(&query, items), &run);
+        run.exceeded().map(|error| error.to_string())
+    };
+    let item = |text: &str| Value::Object(vec![("v".to_string(), text.into())]);
+    let empty = vec![item(""); GATHERED_BYTES_MAX / size_of::<Value>() + 1];
+    let large = vec![item(&"x".repeat(300_000)); 2];
+    for (text, items) in [
+        ("SELECT MAKELIST(c.v) AS a FROM c", &empty),
+        ("SELECT MAKELIST(c.v) AS a, MAKELIST(c.v) AS b FROM c", &large),
+    ] {
+        let message = finished(text, items).unwrap_or_default();
+        assert!(message.contains("gathers more than"), "{text}: {message}");
+    }
+    assert_eq!(finished("SELECT MAKELIST(c.v) AS a FROM c", &empty[1..]), None);
+    assert_eq!(finished("SELECT MAKESET(c.v) AS a, MAKESET(c.v) AS b FROM c", &large), None);
+}
+
+#[test]
+fn the_texts_that_aggregates_keep_are_limited_together() {
+    let text = vec!["MAX(c.v)"; 20].join(", ");
+    let query = query(&format!("SELECT {text} FROM c"));
+    let (mut sums, run) = (query.accumulators(), run());
+    let item = Value::Object(vec![("v".to_string(), "x".repeat(1 << 20).into())]);
+    query.for_each_row(&item, ItemNumber(0), &run, &mut |row| {
+        query.accumulate(&mut sums, row, &run);
+        std::ops::ControlFlow::Continue(())
+    });
+    let message = run.exceeded().map(|error| error.to_string()).unwrap_or_default();
+    assert!(message.contains("aggregates"), "{message}");
+}

@@ -7,7 +7,7 @@ use crate::query::ast::{Collection, Expr, ExprKind, PathStep, Query, Select, Sor
 use crate::query::compile::tree::{Then, visit};
 use crate::query::compiled::{CompiledQuery, Window};
 use crate::query::error::QueryError;
-use crate::query::names::select_names;
+use crate::query::names::{last_of_each, select_names};
 
 /// A query that compiles, and how its rows are merged.
 #[derive(Debug)]
@@ -97,12 +97,8 @@ impl<'q> Columns<'q> {
                 if !grouped && columns.iter().all(|column| column.aggregate().is_none()) {
                     return Columns::Plain;
                 }
-                let mut members: Vec<(String, Column<'q>)> = Vec::new();
-                for (name, column) in Outline::names(query, items).into_iter().zip(columns) {
-                    members.retain(|(known, _)| *known != name);
-                    members.push((name, column));
-                }
-                Columns::Merged(members)
+                let names = Outline::names(query, items);
+                Columns::Merged(last_of_each(names.into_iter().zip(columns).collect()))
             }
         }
     }

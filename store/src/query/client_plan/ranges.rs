@@ -6,7 +6,7 @@
 
 use serde::Serialize;
 
-use crate::partition_key::{Component, Epk, KeyDefinition, PartitionKey};
+use crate::partition_key::{Component, Epk, KeyDefinition, PartitionKey, VALUE_BYTES_MAX};
 use crate::query::compiled::{CompiledQuery, component, equality, leads_to};
 use crate::query::op::Op;
 use crate::query::value::Value;
@@ -103,9 +103,13 @@ fn values(filter: &Op, path: &[String]) -> Option<Vec<Component>> {
             sets.map(|sets| sets.into_iter().flatten().collect())
         }
         Op::In(value, list) if leads_to(value, path) => {
-            list.iter().filter(|entry| !is_undefined(entry)).map(constant).collect()
+            let entries = list.iter().filter(|entry| !is_no_key(entry));
+            entries.take(KEYS_MAX + 1).map(constant).collect()
         }
-        other => equality(other, path).map(|value| vec![value]),
+        other => {
+            let value = equality(other, path).filter(|value| !is_too_long(value));
+            value.and_then(component).map(|value| vec![value])
+        }
     };
     values.filter(|values: &Vec<Component>| values.len() <= KEYS_MAX)
 }
@@ -117,7 +121,12 @@ fn constant(entry: &Op) -> Option<Component> {
     }
 }
 
-/// What is undefined equals nothing.
-fn is_undefined(entry: &Op) -> bool {
-    matches!(entry, Op::Constant(Value::Undefined))
+/// What is undefined equals nothing, and what is longer than any key no key.
+fn is_no_key(entry: &Op) -> bool {
+    matches!(entry, Op::Constant(value) if !value.is_defined() || is_too_long(value))
+}
+
+/// No item has a text of this length in its key; nor is it copied for nothing.
+fn is_too_long(value: &Value) -> bool {
+    matches!(value, Value::Text(text) if text.len() > VALUE_BYTES_MAX)
 }

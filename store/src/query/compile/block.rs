@@ -132,7 +132,7 @@ impl<'q> Compiler<'q> {
         match condition {
             Condition::AsWritten => filter,
             Condition::Negated => {
-                let holds = filter.unwrap_or(Op::Constant(Value::Bool(true)));
+                let holds = filter.unwrap_or(Op::constant(Value::Bool(true)));
                 let negated = Op::Unary(UnaryOp::Not, Box::new(holds));
                 Some(self.fold(negated))
             }

@@ -44,14 +44,15 @@ impl<'q> Compiler<'q> {
         let Some(function) = functions::find(name, self.metric) else {
             return self.refuse(QueryError::unknown_function(name, name_span));
         };
-        if self.purity == Purity::Pure && depends_on_moment(function.name) {
+        let is_pure = !depends_on_moment(function.name) && function.reproducible();
+        if self.purity == Purity::Pure && !is_pure {
             let message = format!("The function {} is not allowed here.", function.name);
             return self.refuse(QueryError::at(message, name_span));
         }
         let fits = self.check_arity(function.name, function.arity, args.len(), span);
         let args = self.all(args);
         if !fits {
-            return Op::Constant(Value::Undefined);
+            return Op::constant(Value::Undefined);
         }
         if function.name == regex::MATCH {
             self.matches(function, args, span)
@@ -65,6 +66,9 @@ impl<'q> Compiler<'q> {
         let Some((pattern, modifiers)) = constant_pattern(&args) else {
             return Op::Call(function, args);
         };
+        if !self.copies(pattern, span) {
+            return Op::Call(function, args);
+        }
         let mut result = regex::check(pattern, modifiers).map(|()| None);
         if result.is_ok() && self.pattern_operations > 0 {
             let compiled = regex::compiled(pattern, modifiers);
@@ -130,7 +134,7 @@ impl<'q> Compiler<'q> {
                 "The SQL query exceeded the maximum number of user-defined function calls. The \
                  allowed limit is {USER_DEFINED_CALLS_MAX}."
             );
-            self.errors = vec![QueryError::coded("SC3005", message, query)];
+            self.errors.push_instead(QueryError::coded("SC3005", message, query));
         }
     }
 }
@@ -138,8 +142,8 @@ impl<'q> Compiler<'q> {
 /// The pattern and the modifiers of a call, if both are constants.
 fn constant_pattern(args: &[Op]) -> Option<(&str, &str)> {
     fn text(op: &Op) -> Option<&str> {
-        let Op::Constant(Value::Text(text)) = op else { return None };
-        Some(text)
+        let Op::Constant(value) = op else { return None };
+        if let Value::Text(text) = &**value { Some(text) } else { None }
     }
     let modifiers = args.get(2).map_or(Some(""), text)?;
     Some((text(args.get(1)?)?, modifiers))

@@ -1,12 +1,14 @@
 //! Turns expressions into operations.
 
+use std::sync::Arc;
+
 use super::super::ast::{BinaryOp, Expr, ExprKind, Literal, UnaryOp};
 use super::super::error::{QueryError, Span};
 use super::super::like::LikePattern;
-use super::super::names::number_word;
+use super::super::names::{last_of_each, number_word};
 use super::super::op::{Computed, Op, Path, ROOT, Step};
 use super::super::value::{Number, Value};
-use super::Compiler;
+use super::{COPIED_BYTES_MAX, Compiler};
 
 impl<'q> Compiler<'q> {
     pub(super) fn op(&mut self, expr: &'q Expr) -> Op {
@@ -14,7 +16,7 @@ impl<'q> Compiler<'q> {
             return Op::slot(slot);
         }
         let op = match &expr.kind {
-            ExprKind::Literal(literal) => Op::Constant(constant(literal)),
+            ExprKind::Literal(literal) => Op::constant(constant(literal)),
             ExprKind::Parameter(name) => Op::Constant(self.parameter(name, expr.span)),
             ExprKind::Name(_) | ExprKind::Member(..) | ExprKind::Index(..) => self.path(expr),
             ExprKind::Unary(operator, operand) => Op::Unary(*operator, self.boxed(operand)),
@@ -31,7 +33,7 @@ impl<'q> Compiler<'q> {
                 self.negated(*negated, is_in)
             }
             ExprKind::Like { value, pattern, escape, negated } => {
-                let like = self.like(value, pattern, *escape);
+                let like = self.like(value, pattern, *escape, expr.span);
                 self.negated(*negated, like)
             }
             ExprKind::Call { name, user_defined, name_span, args } => {
@@ -52,23 +54,39 @@ impl<'q> Compiler<'q> {
         exprs.iter().map(|expr| self.op(expr)).collect()
     }
 
-    fn parameter(&mut self, name: &str, span: Span) -> Value {
+    fn parameter(&mut self, name: &str, span: Span) -> Arc<Value> {
         match self.parameters.get(name, span) {
-            Ok(value) => value.clone(),
+            Ok(given) => given.value.clone(),
             Err(error) => {
                 self.errors.push(error);
-                Value::Undefined
+                Arc::default()
             }
         }
+    }
+
+    /// False, and noted, if texts are copied that are too long together.
+    pub(super) fn copies(&mut self, text: &str, span: Span) -> bool {
+        if let Some(left) = self.copied_bytes.checked_sub(text.len()) {
+            self.copied_bytes = left;
+            return true;
+        }
+        let message = format!(
+            "The query uses more than {COPIED_BYTES_MAX} bytes of texts as patterns and names."
+        );
+        self.errors.push_instead(QueryError::at(message, span));
+        false
     }
 
     fn negated(&mut self, negated: bool, op: Op) -> Op {
         if negated { Op::Unary(UnaryOp::Not, Box::new(self.fold(op))) } else { op }
     }
 
-    fn like(&mut self, value: &'q Expr, pattern: &'q Expr, escape: Option<char>) -> Op {
+    fn like(&mut self, value: &'q Expr, pattern: &'q Expr, escape: Option<char>, span: Span) -> Op {
         let (value, pattern) = (self.boxed(value), self.boxed(pattern));
-        if let Op::Constant(Value::Text(text)) = pattern.as_ref() {
+        if let Op::Constant(constant) = pattern.as_ref()
+            && let Value::Text(text) = &**constant
+            && self.copies(text, span)
+        {
             Op::Like(value, Box::new(LikePattern::new(text, escape)))
         } else {
             Op::LikeComputed(value, pattern, escape)
@@ -77,13 +95,8 @@ impl<'q> Compiler<'q> {
 
     /// Of members with one name the last wins.
     fn object(&mut self, members: &'q [(String, Expr)]) -> Op {
-        let mut ops: Vec<(String, Op)> = Vec::with_capacity(members.len());
-        for (name, value) in members {
-            let op = self.op(value);
-            ops.retain(|(known, _)| known != name);
-            ops.push((name.clone(), op));
-        }
-        Op::Object(ops)
+        let ops = members.iter().map(|(name, value)| (name.clone(), self.op(value)));
+        Op::Object(last_of_each(ops.collect()))
     }
 
     /// Operators in a row, from the first operand on, without going deeper for each.
@@ -161,7 +174,7 @@ impl<'q> Compiler<'q> {
             }
         };
         let steps: Option<Vec<Step>> = steps.into_iter().rev().collect();
-        steps.map_or(Op::Constant(Value::Undefined), |steps| self.below(base, steps))
+        steps.map_or(Op::constant(Value::Undefined), |steps| self.below(base, steps))
     }
 
     /// What lies below a value. A computed property hides a stored one of its name.
@@ -188,7 +201,7 @@ impl<'q> Compiler<'q> {
     /// The step of `[i]`; none if it leads nowhere.
     fn indexed_step(&mut self, index: &Expr) -> Option<Step> {
         let value = match &index.kind {
-            ExprKind::Literal(literal) => constant(literal),
+            ExprKind::Literal(literal) => Arc::new(constant(literal)),
             ExprKind::Parameter(name) => self.parameter(name, index.span),
             ExprKind::Name(_)
             | ExprKind::Member(..)
@@ -209,8 +222,8 @@ impl<'q> Compiler<'q> {
                 return None;
             }
         };
-        match value {
-            Value::Text(name) => Some(Step::Name(name)),
+        match &*value {
+            Value::Text(name) => self.copies(name, index.span).then(|| Step::Name(name.clone())),
             Value::Number(number) => match number.whole() {
                 Number::Int(index) => usize::try_from(index).ok().map(Step::Index),
                 Number::Float(_) => None,
@@ -228,7 +241,7 @@ impl<'q> Compiler<'q> {
             return Op::slot(slot);
         }
         match number_word(name) {
-            Some(number) => Op::Constant(Value::float(number)),
+            Some(number) => Op::constant(Value::float(number)),
             None => self.refuse(QueryError::unresolved(name, span)),
         }
     }

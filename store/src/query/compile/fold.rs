@@ -15,9 +15,9 @@ impl Compiler<'_> {
         }
         let nothing = Value::Undefined;
         let row = Row::of(&nothing, ItemNumber(0));
-        let value = op.evaluate(&row, &self.folding).into_owned();
+        let value = self.folding.own(op.evaluate(&row, &self.folding));
         // Past its budget folding stops, and what came out means nothing.
-        if self.folding.is_over() { op } else { Op::Constant(value) }
+        if self.folding.is_over() { op } else { Op::constant(value) }
     }
 }
 

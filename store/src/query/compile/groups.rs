@@ -1,6 +1,8 @@
 //! GROUP BY and aggregates: behind them a row is a group, of which only its keys and what its rows
 //! add up to can be told.
 
+use std::collections::HashMap;
+
 use super::super::aggregate::AggregateKind;
 use super::super::ast::{Expr, ExprKind, Query, Select};
 use super::super::error::{QueryError, Span};
@@ -16,8 +18,8 @@ pub(super) struct Groups<'q> {
     keys: &'q [Expr],
     /// The slot of the first key; behind the keys come the aggregates.
     first_slot: usize,
-    /// The places of the aggregates, which tell them apart.
-    aggregates: Vec<Span>,
+    /// The slots of the aggregates by their places, which tell them apart.
+    aggregates: HashMap<Span, usize>,
 }
 
 impl<'q> Compiler<'q> {
@@ -38,20 +40,29 @@ impl<'q> Compiler<'q> {
             name.grouped_away = true;
         }
         let calls = aggregate_calls(&query.select);
-        let aggregates: Vec<Span> = calls.into_iter().map(|call| call.whole.span).collect();
-        self.slots = first_slot + query.group_by.len() + aggregates.len();
+        let first_aggregate = first_slot + query.group_by.len();
+        self.slots = first_aggregate + calls.len();
+        let places = calls.into_iter().map(|call| call.whole.span);
+        let aggregates = places.zip(first_aggregate..).collect();
         self.groups = Some(Groups { keys: &query.group_by, first_slot, aggregates });
     }
 
     /// The slot of a key, or of an aggregate, where a group is selected from.
-    pub(super) fn grouped_slot(&self, expr: &Expr) -> Option<usize> {
+    pub(super) fn grouped_slot(&mut self, expr: &Expr) -> Option<usize> {
         let Groups { keys, first_slot, aggregates } = self.groups.as_ref()?;
-        if let Some(key) = keys.iter().position(|key| same(key, expr)) {
-            return Some(first_slot + key);
+        if let Some(aggregate) = as_aggregate(expr).and_then(|_| aggregates.get(&expr.span)) {
+            return Some(*aggregate);
         }
-        as_aggregate(expr)?;
-        let aggregate = aggregates.iter().position(|place| *place == expr.span)?;
-        Some(first_slot + keys.len() + aggregate)
+        if self.comparisons == 0 {
+            return None;
+        }
+        let key = keys.iter().position(|key| same(key, expr, &mut self.comparisons));
+        if self.comparisons == 0 {
+            let message =
+                "The query has too many expressions to be compared with those of GROUP BY.";
+            self.errors.push_instead(QueryError::at(message, expr.span));
+        }
+        key.map(|key| first_slot + key)
     }
 
     fn key(&mut self, key: &'q Expr) -> Op {
@@ -96,7 +107,7 @@ impl<'q> Compiler<'q> {
             self.refuse(QueryError::coded("SC2101", message, whole.span))
         } else {
             let mut args = self.all(args);
-            if args.is_empty() { Op::Constant(Value::Undefined) } else { args.swap_remove(0) }
+            if args.is_empty() { Op::constant(Value::Undefined) } else { args.swap_remove(0) }
         };
         Aggregate { kind, argument }
     }

@@ -9,6 +9,7 @@
 
 mod block;
 mod calls;
+mod errors;
 mod expressions;
 mod fold;
 mod groups;
@@ -16,20 +17,22 @@ mod order;
 mod sources;
 pub(super) mod tree;
 
+use errors::Errors;
 use groups::Groups;
 
 use super::ast::{Expr, Query, Select};
 use super::compiled::CompiledQuery;
 use super::computed::ComputedProperties;
 use super::conditions;
+use super::depth;
 use super::error::{QueryError, Span};
 use super::functions::{Metric, Moment};
-use super::names::select_names;
+use super::names::{last_of_each, select_names};
 use super::needed::Needed;
 use super::op::{Block, Op, Projection};
 use super::parameters::Parameters;
 use super::run::Run;
-use super::value::Value;
+use super::value::{DEPTH_MAX, Value};
 use crate::indexing::IndexRules;
 use crate::time::Millis;
 
@@ -37,19 +40,25 @@ use crate::time::Millis;
 pub const JOINS_MAX: usize = 10;
 /// Calls of user-defined functions in a query.
 pub const USER_DEFINED_CALLS_MAX: usize = 10;
+/// Nodes of expressions that are compared with the keys of GROUP BY.
+const COMPARISONS_MAX: u64 = 1_000_000;
 /// Operations and bytes that computing constants in advance may take: a query text could ask for far
 /// more, and is compiled once for each page.
 const FOLDING: (u64, usize) = (100_000, 256 << 10);
 /// Operations that compiling constant patterns may take: of a dozen of the largest, which hold as many
 /// MiB. What is beyond that is compiled when it is called.
 const PATTERN_OPERATIONS_MAX: u64 = 1_000_000;
+/// Bytes of constant texts that may be used as patterns and names, of which each use makes a copy. A
+/// text holds less: only parameters, used over and over, come to more.
+pub(super) const COPIED_BYTES_MAX: usize = 1 << 20;
 
-/// Whether functions of time and chance, and what only a stored item has, may be used.
+/// Whether functions of time, of chance and of the processor, and what only a stored item has, may be
+/// used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purity {
     /// Everything may.
     Any,
-    /// The same item must always give the same value.
+    /// The same item must always and everywhere give the same value.
     Pure,
 }
 
@@ -75,7 +84,11 @@ pub(super) struct Compiler<'q> {
     folding: Run,
     /// What is left for compiling patterns.
     pattern_operations: u64,
-    errors: Vec<QueryError>,
+    /// What is left for copying texts.
+    copied_bytes: usize,
+    /// What is left for comparing expressions with the keys of GROUP BY.
+    comparisons: u64,
+    errors: Errors,
 }
 
 /// What a name stands for.
@@ -110,8 +123,12 @@ pub(super) fn compile(
     let (block, order) = compiler.outermost(query, index);
     let composes_aggregates = block.grouping.is_some() && groups::composes(&query.select);
     compiler.check_user_defined(query.span);
-    if let Some(error) = QueryError::all(compiler.errors) {
+    if let Some(error) = compiler.errors.all() {
         return Err(error);
+    }
+    if depth::of(&block) > DEPTH_MAX {
+        let message = format!("The query makes values nested more than {DEPTH_MAX} levels deep.");
+        return Err(QueryError::at(message, query.span));
     }
     let selects_order = order::is_selected(&order, &block.select);
     let needed = Needed::by(&block, &order);
@@ -143,7 +160,7 @@ pub(super) fn compile_over_item<'q>(
     let mut compiler = Compiler::new(text, setting);
     compiler.bind(Some(alias.to_string()), super::op::ROOT);
     let op = compiler.op(expr);
-    match QueryError::all(compiler.errors) {
+    match compiler.errors.all() {
         Some(error) => Err(error),
         None => Ok(op),
     }
@@ -167,14 +184,16 @@ impl<'q> Compiler<'q> {
             grouped_subquery: None,
             folding: Run::with_budget(moment, FOLDING.0, FOLDING.1),
             pattern_operations: PATTERN_OPERATIONS_MAX,
-            errors: Vec::new(),
+            copied_bytes: COPIED_BYTES_MAX,
+            comparisons: COMPARISONS_MAX,
+            errors: Errors::default(),
         }
     }
 
     /// Notes what is wrong; undefined stands in for it.
     fn refuse(&mut self, error: QueryError) -> Op {
         self.errors.push(error);
-        Op::Constant(Value::Undefined)
+        Op::constant(Value::Undefined)
     }
 
     fn bind(&mut self, name: Option<String>, slot: usize) {
@@ -187,7 +206,7 @@ impl<'q> Compiler<'q> {
     fn lookup(&mut self, name: &str, reference: Span) -> Option<usize> {
         let known = self.names.iter().rev().find(|known| known.name.as_deref() == Some(name))?;
         let (slot, grouped_away) = (known.slot, known.grouped_away);
-        if grouped_away {
+        if grouped_away && !self.errors.is_full() {
             let shown = reference.of(self.text);
             let message = format!(
                 "Property reference '{shown}' is invalid in the select list because it is not \
@@ -202,7 +221,7 @@ impl<'q> Compiler<'q> {
     fn projection(&mut self, select: &'q Select, star: Option<usize>) -> Projection {
         match select {
             Select::Star(_) => {
-                let whole = star.map_or(Op::Constant(Value::Undefined), Op::slot);
+                let whole = star.map_or(Op::constant(Value::Undefined), Op::slot);
                 Projection::Value(whole)
             }
             Select::Value(expr) => Projection::Value(self.op(expr)),
@@ -210,13 +229,8 @@ impl<'q> Compiler<'q> {
                 let is_source =
                     |name: &str| self.names.iter().any(|known| known.name.as_deref() == Some(name));
                 let names = select_names(items, &is_source);
-                let mut list: Vec<(String, Op)> = Vec::with_capacity(items.len());
-                for (item, name) in items.iter().zip(names) {
-                    let op = self.op(&item.expr);
-                    list.retain(|(known, _)| *known != name);
-                    list.push((name, op));
-                }
-                Projection::List(list)
+                let list = items.iter().zip(names).map(|(item, name)| (name, self.op(&item.expr)));
+                Projection::List(last_of_each(list.collect()))
             }
         }
     }

@@ -44,8 +44,10 @@ impl<'q> Compiler<'q> {
         let number = match &count.value {
             CountValue::Literal(number) => Some(Number::Float(*number)),
             CountValue::Parameter(name) => match self.parameters.get(name, count.span) {
-                Ok(Value::Number(number)) => Some(*number),
-                Ok(_) => None,
+                Ok(given) => match &*given.value {
+                    Value::Number(number) => Some(*number),
+                    _ => None,
+                },
                 Err(error) => {
                     self.errors.push(error);
                     return 0;

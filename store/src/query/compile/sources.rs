@@ -4,6 +4,7 @@ use super::super::ast::{Collection, PathStep, Query, Source as SourceTree};
 use super::super::error::{QueryError, Span};
 use super::super::lexer::tokenize;
 use super::super::op::{Op, Path, ROOT, Source, Step};
+use super::super::value::Value;
 use super::groups::has_aggregates;
 use super::{Compiler, JOINS_MAX};
 
@@ -11,9 +12,9 @@ impl<'q> Compiler<'q> {
     /// Compiles the sources, filling a slot for each that needs one.
     pub(super) fn sources(&mut self, query: &'q Query) -> Vec<Source> {
         let first_name = self.names.len();
-        self.count_joins(query);
+        let room = self.count_joins(query);
         let mut sources = Vec::new();
-        for (at, tree) in query.from.iter().enumerate() {
+        for (at, tree) in query.from.iter().take(room).enumerate() {
             let compiled = self.source(tree, at);
             let name = alias(tree);
             if let Some(name) = &name {
@@ -33,15 +34,16 @@ impl<'q> Compiler<'q> {
         sources
     }
 
-    fn count_joins(&mut self, query: &Query) {
-        let joins = query.from.len().saturating_sub(1);
-        let known = self.joins;
-        self.joins += joins;
-        if known <= JOINS_MAX && self.joins > JOINS_MAX {
-            let span = query.from[JOINS_MAX - known + 1].span;
+    /// How many of the sources are within the limit of JOINs. What is behind it is not looked at, so
+    /// that no other error is told.
+    fn count_joins(&mut self, query: &Query) -> usize {
+        let room = JOINS_MAX - self.joins + 1;
+        if let Some(beyond) = query.from.get(room) {
             let message = format!("The query has more than the maximum of {JOINS_MAX} JOINs.");
-            self.errors.push(QueryError::at(message, span));
+            self.errors.push_instead(QueryError::at(message, beyond.span));
         }
+        self.joins += query.from.len().saturating_sub(1).min(room - 1);
+        room
     }
 
     /// Refuses what would bring together rows of all items, where FROM begins with it: sources are
@@ -82,6 +84,7 @@ impl<'q> Compiler<'q> {
         let slot = match self.lookup(root, tree.span) {
             Some(slot) => slot,
             None if is_container => ROOT,
+            None if self.errors.is_full() => return Op::constant(Value::Undefined),
             None => {
                 let span = self.root_span(tree);
                 return self.refuse(QueryError::unresolved(root, span));

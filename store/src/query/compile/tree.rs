@@ -55,14 +55,20 @@ pub(in crate::query) fn children(expr: &Expr) -> Vec<&Expr> {
     }
 }
 
-/// True if two expressions are the same tree, wherever they stand; `c.a` and `c["a"]` are.
-pub(super) fn same(a: &Expr, b: &Expr) -> bool {
-    if let (Some((a, a_name)), Some((b, b_name))) = (member(a), member(b)) {
-        return a_name == b_name && same(a, b);
+/// True if two expressions are the same tree, wherever they stand; `c.a` and `c["a"]` are. Nothing is
+/// once no more nodes may be compared.
+pub(super) fn same(a: &Expr, b: &Expr, nodes_left: &mut u64) -> bool {
+    *nodes_left = nodes_left.saturating_sub(1);
+    if *nodes_left == 0 {
+        return false;
     }
-    let same_parts = || {
+    if let (Some((a, a_name)), Some((b, b_name))) = (member(a), member(b)) {
+        return a_name == b_name && same(a, b, nodes_left);
+    }
+    let mut same_parts = || {
         let (a, b) = (children(a), children(b));
-        a.len() == b.len() && a.into_iter().zip(b).all(|(a, b)| same(a, b))
+        *nodes_left = nodes_left.saturating_sub((a.len() + b.len()) as u64);
+        a.len() == b.len() && a.into_iter().zip(b).all(|(a, b)| same(a, b, nodes_left))
     };
     let same_nodes = match (&a.kind, &b.kind) {
         (ExprKind::Literal(a), ExprKind::Literal(b)) => a == b,
@@ -81,10 +87,7 @@ pub(super) fn same(a: &Expr, b: &Expr) -> bool {
             ExprKind::Call { name: b, user_defined: b_user, .. },
         ) => a.eq_ignore_ascii_case(b) && a_user == b_user,
         (ExprKind::Object(a), ExprKind::Object(b)) => {
-            let names = |of: &[(String, Expr)]| -> Vec<String> {
-                of.iter().map(|(name, _)| name.clone()).collect()
-            };
-            names(a) == names(b)
+            a.iter().map(|(name, _)| name).eq(b.iter().map(|(name, _)| name))
         }
         (ExprKind::Index(..), ExprKind::Index(..))
         | (ExprKind::Conditional(..), ExprKind::Conditional(..))

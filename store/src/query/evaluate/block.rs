@@ -146,8 +146,10 @@ impl Block {
             let keys = grouping.keys_of(row, run);
             let name: Vec<u8> = keys.iter().flat_map(Value::key).collect();
             let next = groups.len();
+            let bytes = name.len() + size_of::<Group>() + grouping.accumulators_size();
             let at = *known.entry(name).or_insert(next);
             if at == next {
+                run.build(bytes);
                 groups.push((keys, Accumulators::new(&grouping.aggregates)));
             }
             grouping.add(&mut groups[at].1, row, run);
@@ -191,7 +193,7 @@ impl Block {
         let mut values = Vec::new();
         let _ = self.results(row, run, &mut |value| {
             values.push(value);
-            if run.build(1) { Continue(()) } else { Break(()) }
+            if run.build(size_of::<Value>()) { Continue(()) } else { Break(()) }
         });
         Value::Array(values)
     }
@@ -202,6 +204,11 @@ impl Block {
 }
 
 impl Grouping {
+    /// Bytes that a group's sums take in memory before there are any.
+    fn accumulators_size(&self) -> usize {
+        self.aggregates.len() * Accumulators::SIZE_OF_EACH
+    }
+
     /// What a row is grouped by.
     pub(in crate::query) fn keys_of(&self, row: &Row<'_>, run: &Run) -> Vec<Value> {
         self.keys.iter().map(|key| run.own(key.evaluate(row, run))).collect()

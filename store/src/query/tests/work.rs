@@ -129,3 +129,38 @@ fn a_condition_has_the_budget_of_a_computed_property() {
     assert!(keeps(100));
     assert!(!keeps(1000), "a million rows are beyond its budget");
 }
+
+#[test]
+fn what_a_subquery_gathers_is_paid_for_by_its_place_in_memory() {
+    let text = |from: &str| format!("SELECT VALUE ARRAY_LENGTH({from}) FROM c");
+    let item =
+        format!(r#"{{"t":[{}]}}"#, (0..1100).map(|n| n.to_string()).collect::<Vec<_>>().join(","));
+    let item = Value::from_json(item.as_bytes()).unwrap();
+    let exceeded = |expr: &str| {
+        let query = compile(&text(expr)).unwrap();
+        let run = Run::new(functions::Moment::new(Millis(0), Millis(0), 0));
+        let _ = query.select(std::iter::once((ItemNumber(0), item.clone())), &run);
+        run.exceeded().map(|error| error.to_string())
+    };
+    assert_eq!(exceeded("ARRAY(SELECT VALUE 'x' FROM a IN c.t)"), None);
+    for expr in [
+        "ARRAY(SELECT VALUE '' FROM a IN c.t JOIN b IN c.t)",
+        "ARRAY(SELECT VALUE COUNT(1) FROM a IN c.t JOIN b IN c.t GROUP BY a, b)",
+    ] {
+        let message = exceeded(expr).unwrap_or_default();
+        assert!(message.contains("bytes of values"), "{expr}: {message}");
+    }
+}
+
+#[test]
+fn groups_may_share_one_budget() {
+    let long = vec!["REPLICATE(c.g, 10000)"; 100].join(",");
+    let query = format!("SELECT VALUE LENGTH(CONCAT({long})) FROM c GROUP BY c.g, c.n");
+    let query = compile(&query).unwrap();
+    let item = |n: i64| Value::Object(vec![("g".into(), "x".into()), ("n".into(), n.into())]);
+    let items = || (0..40).map(|n: i64| (ItemNumber(n.unsigned_abs()), item(n)));
+    let moment = || functions::Moment::new(Millis(0), Millis(0), 0);
+    assert_eq!(query.select(items(), &Run::new(moment())).unwrap().len(), 40);
+    let refused = query.select(items(), &Run::undivided(moment())).unwrap_err().to_string();
+    assert!(refused.ends_with("to finish its result."), "{refused}");
+}

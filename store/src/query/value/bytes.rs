@@ -6,8 +6,8 @@
 use super::{Number, Value};
 use crate::keycode::{KeyReader, MalformedKey};
 
-/// How deep a value read back may nest. Items nest 128 levels deep, and a query adds 200 at most.
-const DEPTH_MAX: u32 = 1_000;
+/// How deep a value read back may nest. A query that would make deeper ones is refused.
+pub(in crate::query) const DEPTH_MAX: u32 = 1_000;
 
 const UNDEFINED: u8 = 0;
 const NULL: u8 = 1;
