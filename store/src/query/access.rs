@@ -2,8 +2,8 @@
 //!
 //! 1. A page that goes on with another goes the same way, which its place tells.
 //! 2. If some condition of the filter leads to few entries, the one with the fewest is followed.
-//! 3. A sorted result follows the index that has its order, unless it is about one logical partition with
-//!    few items.
+//! 3. A sorted result follows the index that has its order, unless it is about one logical
+//!    partition with few items.
 //! 4. Otherwise a condition that asks for single values is followed, together with all others that
 //!    ask for one; or else one whose values are tested one by one.
 //! 5. Otherwise the items are walked.
@@ -198,11 +198,11 @@ fn is_scoped(source: &Source<'_>, question: &Question<'_>) -> bool {
     key.is_some_and(|key| key.0.len() == source.key.paths.len())
 }
 
-/// True if the items of one logical partition are asked for, and are sooner all looked at than found in
-/// an index that those of others are in, too.
+/// True if the items of one logical partition are asked for, and are sooner all looked at than
+/// found in an index that those of others are in, too.
 ///
-/// A page of `rows` rows goes along `rows * all / own` entries if its items are spread evenly, and so
-/// pays off from about `sqrt(rows * all)` own items on.
+/// A page of `rows` rows goes along `rows * all / own` entries if its items are spread evenly, and
+/// so pays off from about `sqrt(rows * all)` own items on.
 fn is_short(
     source: &Source<'_>,
     question: &Question<'_>,

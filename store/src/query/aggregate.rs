@@ -195,8 +195,8 @@ impl Accumulators {
         self.0.iter().map(size).fold(0, usize::saturating_add)
     }
 
-    /// True if a place may be able to tell them: a page that ends in the middle of a sum hands it on to
-    /// the next. Whoever knows the place decides.
+    /// True if a place may be able to tell them: a page that ends in the middle of a sum hands it
+    /// on to the next. Whoever knows the place decides.
     pub(super) fn may_fit_a_place(&self) -> bool {
         self.size() <= SUMS_BYTES_TOLD && codec::encode(self).len() <= SUMS_BYTES_TOLD
     }

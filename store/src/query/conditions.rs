@@ -29,8 +29,8 @@ const LIST_MAX: usize = 1000;
 const RANGES_MAX: usize = 4000;
 /// Conditions looked for among what an AND joins: a text may join thousands, and one is followed.
 const CONDITIONS_MAX: usize = 64;
-/// Bytes of parameters' values that conditions hold at most: what demands more of them is looked for by
-/// the filter alone.
+/// Bytes of parameters' values that conditions hold at most: what demands more of them is looked
+/// for by the filter alone.
 const VALUE_BYTES_MAX: usize = 4 << 20;
 /// Conditions with a test at most: each is compiled by itself.
 const TESTS_MAX: usize = 4;

@@ -1,18 +1,20 @@
 //! How deep the values of a query may nest, told by the query alone.
 //!
-//! Each source of FROM and JOIN may wrap what the one before it gave in a hundred arrays, and so may each
-//! subquery around it. Values are walked, sent and dropped by recursion: too deep ones are never built.
+//! Each source of FROM and JOIN may wrap what the one before it gave in a hundred arrays, and so
+//! may each subquery around it. Values are walked, sent and dropped by recursion: too deep ones are
+//! never built.
 
 use super::op::{Block, Op, Path, Projection, Source};
 use super::value::Value;
 
 /// How deep stored items and parameters nest at most.
 const GIVEN: u32 = 128;
-/// How deep one expression over such values nests its own: 200 levels of functions, each of which may add
-/// two. Stands for constants and computed properties, which are not looked into.
+/// How deep one expression over such values nests its own: 200 levels of functions, each of which
+/// may add two. Stands for constants and computed properties, which are not looked into.
 const EXPRESSION: u32 = GIVEN + 2 * 200;
 
-/// How deep the values that a block makes of an item may nest, those included that it makes on the way.
+/// How deep the values that a block makes of an item may nest, those included that it makes on the
+/// way.
 pub(super) fn of(block: &Block) -> u32 {
     let mut depths = Depths { slots: vec![GIVEN], most: GIVEN };
     depths.of_block(block);

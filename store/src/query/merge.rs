@@ -21,8 +21,8 @@ use crate::codec;
 use crate::partition_key::SlotRange;
 use crate::time::Millis;
 
-/// Bytes that the position of a sum may take: what a token has room for beside its seal, the window and
-/// the instant.
+/// Bytes that the position of a sum may take: what a token has room for beside its seal, the window
+/// and the instant.
 const POSITION_BYTES_MAX: usize = 700;
 
 /// Where a result is gone on with: what a continuation token holds.
@@ -59,8 +59,8 @@ pub enum Position {
 }
 
 impl Position {
-    /// True if a result of this query can be gone on with here. A seal tells that the cluster wrote a
-    /// token, or who knows its id.
+    /// True if a result of this query can be gone on with here. A seal tells that the cluster wrote
+    /// a token, or who knows its id.
     pub fn suits(&self, query: &CompiledQuery) -> bool {
         let is_sorted_by = |place: &Place| place.keys.len() == query.order.len();
         match (query.course(), self) {

@@ -22,8 +22,8 @@ pub const COMPUTED_BYTES_MAX: usize = 4 << 20;
 /// The same for a brief look, which must be over in no time.
 const BRIEF_OPERATIONS_MAX: u64 = 1_000;
 const BRIEF_BYTES_MAX: usize = 64 << 10;
-/// Bytes of values that `MAKELIST` and `MAKESET` of a query may gather together: they travel between
-/// nodes and stay in memory until the end.
+/// Bytes of values that `MAKELIST` and `MAKESET` of a query may gather together: they travel
+/// between nodes and stay in memory until the end.
 pub const GATHERED_BYTES_MAX: usize = 1 << 20;
 /// The same for all aggregates: `MIN` and `MAX` keep texts.
 pub(super) const SUMS_BYTES_MAX: usize = 8 << 20;
@@ -88,7 +88,8 @@ impl Run {
         Self::with_budget(moment, OPERATIONS_MAX, BUILT_BYTES_MAX)
     }
 
-    /// A run with one budget for all it does: for what is done at once, and not in a thread of its own.
+    /// A run with one budget for all it does: for what is done at once, and not in a thread of its
+    /// own.
     pub fn undivided(moment: Moment) -> Self {
         Self { refills: false, ..Self::new(moment) }
     }

@@ -313,7 +313,8 @@ impl QueryRun<'_> {
         }
     }
 
-    /// Finishes groups and sums, which may go over a limit: together, for nothing else runs meanwhile.
+    /// Finishes groups and sums, which may go over a limit: together, for nothing else runs
+    /// meanwhile.
     fn finish<T>(&self, merge: impl FnOnce(&Run) -> T) -> Result<T, Failure> {
         let run = Run::undivided(Moment::new(self.now, self.first, rand::random()));
         let merged = merge(&run);

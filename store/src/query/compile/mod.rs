@@ -48,12 +48,12 @@ const FOLDING: (u64, usize) = (100_000, 256 << 10);
 /// Operations that compiling constant patterns may take: of a dozen of the largest, which hold as many
 /// MiB. What is beyond that is compiled when it is called.
 const PATTERN_OPERATIONS_MAX: u64 = 1_000_000;
-/// Bytes of constant texts that may be used as patterns and names, of which each use makes a copy. A
-/// text holds less: only parameters, used over and over, come to more.
+/// Bytes of constant texts that may be used as patterns and names, of which each use makes a copy.
+/// A text holds less: only parameters, used over and over, come to more.
 pub(super) const COPIED_BYTES_MAX: usize = 1 << 20;
 
-/// Whether functions of time, of chance and of the processor, and what only a stored item has, may be
-/// used.
+/// Whether functions of time, of chance and of the processor, and what only a stored item has, may
+/// be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purity {
     /// Everything may.

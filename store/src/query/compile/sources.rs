@@ -34,8 +34,8 @@ impl<'q> Compiler<'q> {
         sources
     }
 
-    /// How many of the sources are within the limit of JOINs. What is behind it is not looked at, so
-    /// that no other error is told.
+    /// How many of the sources are within the limit of JOINs. What is behind it is not looked at,
+    /// so that no other error is told.
     fn count_joins(&mut self, query: &Query) -> usize {
         let room = JOINS_MAX - self.joins + 1;
         if let Some(beyond) = query.from.get(room) {

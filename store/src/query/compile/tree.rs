@@ -55,8 +55,8 @@ pub(in crate::query) fn children(expr: &Expr) -> Vec<&Expr> {
     }
 }
 
-/// True if two expressions are the same tree, wherever they stand; `c.a` and `c["a"]` are. Nothing is
-/// once no more nodes may be compared.
+/// True if two expressions are the same tree, wherever they stand; `c.a` and `c["a"]` are. Nothing
+/// is once no more nodes may be compared.
 pub(super) fn same(a: &Expr, b: &Expr, nodes_left: &mut u64) -> bool {
     *nodes_left = nodes_left.saturating_sub(1);
     if *nodes_left == 0 {

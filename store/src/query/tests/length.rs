@@ -1,5 +1,5 @@
-//! The longest texts, of all kinds, are compiled or refused in a time that grows with their length, not
-//! with its square.
+//! The longest texts, of all kinds, are compiled or refused in a time that grows with their length,
+//! not with its square.
 
 use super::client_plan::{ClientPlan, Features};
 use super::*;
