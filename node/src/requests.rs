@@ -407,10 +407,7 @@ impl Node {
     ) -> Attempt {
         if target != self.node_id() {
             // A node that hangs must leave time to ask another.
-            let patience = match repeat {
-                Repeat::Freely => left / 2,
-                Repeat::IfNotExecuted => left,
-            };
+            let patience = if is_soon_answered(request, repeat) { left / 2 } else { left };
             return match self.send(target, request, patience.max(ATTEMPT_MIN)).await {
                 Ok(response) => judge(request, response, repeat),
                 Err(error) => no_answer(&error, repeat),
@@ -509,6 +506,13 @@ impl Node {
             }
         }
     }
+}
+
+/// True if a request can be sent to another node as well, and an answer that is not there after half of the time
+/// will not come: pages of queries take the time that the gateway has told them.
+fn is_soon_answered(request: &NodeRequest, repeat: Repeat) -> bool {
+    let is_page = matches!(request, NodeRequest::Partition(_, PartitionRequest::Query(_), _));
+    repeat == Repeat::Freely && !is_page
 }
 
 /// What an answer means for the attempt.

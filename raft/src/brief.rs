@@ -1,4 +1,4 @@
-//! Brief work: what should take microseconds, though a slow disk may make it take long. A worker of the runtime
+//! Brief work: what should take less than a millisecond, though a slow disk may make it take long. A worker of the runtime
 //! does it by itself, which spares two threads waking each other.
 //!
 //! One worker at a time, so that the others go on. But they may sleep: tokio wakes one for timers and sockets

@@ -3,7 +3,8 @@
 //! With its leader one follower of two is a majority. Under load the other one need not get every batch by itself: each
 //! costs a message, a sync, and an answer. So the one that is not the first to answer waits a little between messages
 //! that carry several entries, and then gets all that has come meanwhile. If the prompt one falls silent, nobody waits,
-//! and who answers then is the prompt one.
+//! and who answers then is the prompt one. A learner counts as a follower: while there are one voter and one learner,
+//! or where the leader's own disk is slow, a commit may wait for that pause.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

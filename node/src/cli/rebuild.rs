@@ -35,7 +35,7 @@ pub(super) struct RebuildArgs {
     /// Its data directory, on this machine.
     #[arg(long, env = "EPHEMERIS_DATA_DIR")]
     data_dir: PathBuf,
-    /// Move the old data there instead of removing it: a new directory of the same file system.
+    /// Move the old data there instead of removing it: a directory of the same file system, made if there is none.
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
     /// A healthy node: `--http URL` is not the one that is rebuilt.
@@ -88,7 +88,11 @@ fn make_ready(keep: &Path, data_dir: &Path) -> anyhow::Result<()> {
         }
         Ok(()) | Err(_) => {}
     }
+    ensure!(keep.is_dir(), "{} is no directory", keep.display());
+    let (keep, data_dir) = (&fs::canonicalize(keep)?, &fs::canonicalize(data_dir)?);
     for name in DATA {
+        let is_in_it = keep.starts_with(data_dir.join(name));
+        ensure!(!is_in_it, "{} is within what is moved", keep.display());
         let is_in_both = data_dir.join(name).exists() && keep.join(name).exists();
         ensure!(!is_in_both, "{} has a `{name}` already: name another directory", keep.display());
     }

@@ -68,7 +68,8 @@ impl Reading {
         Self { interval: ClockInterval::new(Millis(0), hi), trust }
     }
 
-    /// No later than this is it now: what expires after it is surely alive.
+    /// No later than this is it now: what expires after it is surely alive. Only for that: it may be the end of
+    /// all time. What is told to people is `interval.hi()`.
     pub(crate) fn latest(self) -> Millis {
         match self.trust {
             Trust::Sure | Trust::Wide => self.interval.hi(),

@@ -54,7 +54,7 @@ fn answer(
     let after = call.headers.continuation()?.map(|token| tokens.read(token)).transpose()?;
     let result = match spec {
         None => Rows::listed(resources),
-        Some(spec) => Rows::selected(spec, resources, gateway.node.now().latest())?,
+        Some(spec) => Rows::selected(spec, resources, gateway.node.now().interval.hi())?,
     };
     let (rows, next) = result.page(after, call.headers.page_rows()?)?;
     let next = next.map(|position| tokens.write(&position)).transpose()?;

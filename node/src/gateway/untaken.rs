@@ -1,26 +1,37 @@
 //! Large answers on their way to clients, who may be slow to take them.
 //!
 //! 1. A small answer is handed over whole, and forgotten.
-//! 2. A large one is handed over in pieces, each as soon as there is room for it on the way to the client,
-//!    and counts until the last of them.
-//! 3. While too much of it waits, requests are told to come again.
+//! 2. A large one is handed over in pieces, each as soon as there is room for some of it on the way to the client,
+//!    and counts until the last of them: one byte, so that then there is room for all before it.
+//! 3. One that is not taken in time is cut off.
+//! 4. While too much waits, requests for pages are told to come again.
 
-use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
 use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
+use thiserror::Error;
 
 use super::error::ApiError;
+use crate::clock::{self, Instant};
 
 /// Bytes of an answer that are handed over at once, and so may wait uncounted.
 const PIECE_BYTES: usize = 64 << 10;
 /// Bytes of large answers that may wait for their clients: some 250 pages of the largest kind.
 const UNTAKEN_BYTES_MAX: usize = 1 << 30;
+
+/// How long a client may take over a large answer.
+const ANSWER_MAX: Duration = Duration::from_mins(5);
+
+/// Why an answer is cut off.
+#[derive(Clone, Copy, Debug, Error)]
+#[error("the client took too long over the answer")]
+pub(super) struct TakenTooSlowly;
 
 /// Counts the bytes of large answers that clients have not taken. Clones share the count.
 #[derive(Clone, Debug, Default)]
@@ -41,7 +52,8 @@ impl Untaken {
             return Body::from(bytes);
         }
         self.0.fetch_add(bytes.len(), Ordering::Relaxed);
-        Body::new(Pieces { counted: bytes.len(), rest: bytes, untaken: self.clone() })
+        let (counted, begun) = (bytes.len(), clock::monotonic());
+        Body::new(Pieces { counted, rest: bytes, begun, untaken: self.clone() })
     }
 }
 
@@ -49,22 +61,28 @@ impl Untaken {
 struct Pieces {
     rest: Bytes,
     counted: usize,
+    begun: Instant,
     untaken: Untaken,
 }
 
 impl HttpBody for Pieces {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = TakenTooSlowly;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let rest = &mut self.get_mut().rest;
-        if rest.is_empty() {
-            return Poll::Ready(None);
+    ) -> Poll<Option<Result<Frame<Bytes>, TakenTooSlowly>>> {
+        let Self { rest, begun, .. } = self.get_mut();
+        if begun.elapsed() > ANSWER_MAX {
+            return Poll::Ready(Some(Err(TakenTooSlowly)));
         }
-        let piece = rest.split_to(rest.len().min(PIECE_BYTES));
+        let piece = match rest.len() {
+            0 => return Poll::Ready(None),
+            // On its own, or what waits on the way would keep all of the answer in memory.
+            1 => Bytes::copy_from_slice(&std::mem::take(rest)),
+            left => rest.split_to((left - 1).min(PIECE_BYTES)),
+        };
         Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 
@@ -108,6 +126,17 @@ mod tests {
         assert_eq!(count(), 0);
         drop(untaken.body(text));
         assert_eq!(count(), 0, "who goes away takes nothing along");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_is_taken_too_slowly_is_cut_off() {
+        let untaken = Untaken::default();
+        let mut pieces = untaken.body(Bytes::from(vec![b'x'; 3 * PIECE_BYTES])).into_data_stream();
+        assert!(pieces.next().await.unwrap().is_ok());
+        tokio::time::advance(ANSWER_MAX + Duration::from_millis(1)).await;
+        assert!(pieces.next().await.unwrap().is_err());
+        drop(pieces);
+        assert_eq!(untaken.0.load(Ordering::Relaxed), 0);
     }
 
     #[test]

@@ -25,6 +25,8 @@ const NEWS_WAIT: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Pause while something is left to do.
 const RETRY_EVERY: Duration = Duration::from_millis(200);
+/// The same for a replica that could not be started.
+const START_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// How often a node that is known looks whether its copy of the catalog still says so …
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(1);
 /// … and asks the catalog's leader: the copy of a node that was forgotten may get no entry any more.
@@ -73,8 +75,11 @@ impl Node {
             // What was known before this start may be out of date: then its `--cluster` says better. All nodes may
             // have moved, or these be a copy of nodes that run elsewhere.
             let is_news = Some(record.registered.0) > self.inner.known_at_start;
-            if is_news || !founders.contains_key(&record.node) {
-                self.inner.transport.set_address(record.node, &record.peer);
+            match founders.get(&record.node) {
+                Some(listed) if !is_news && *listed != record.peer => {
+                    info!(node = %record.node, %listed, known = %record.peer, "the address in --cluster counts");
+                }
+                Some(_) | None => self.inner.transport.set_address(record.node, &record.peer),
             }
         }
         let directories: BTreeMap<_, _> =
@@ -137,6 +142,7 @@ impl Node {
                 if let Err(fault) = self.inner.storage.flush().await {
                     supervisor::fault(&fault.to_string());
                 }
+                tokio::time::sleep(START_AGAIN_AFTER).await;
                 false
             }
         }

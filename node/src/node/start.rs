@@ -373,6 +373,7 @@ impl Node {
 
     async fn assemble(foundation: Foundation, replica: ReplicaId) -> Result<Self> {
         let Foundation { storage, transport, router, options, .. } = &foundation;
+        let known_at_start = storage.wal.bounds(GroupId::CATALOG).last.map(|last| last.index);
         let catalog = Group::start(
             GroupId::CATALOG,
             replica,
@@ -400,7 +401,7 @@ impl Node {
         let transport = foundation.transport;
         let (background, catalog_watch) = (tasks.child(), tasks.child());
         let inner = Inner {
-            known_at_start: catalog.last_logged().map(|last| last.index),
+            known_at_start,
             directory_id: data.identity().directory(),
             config,
             time,
@@ -422,9 +423,11 @@ impl Node {
             url,
         };
         let node = Self { inner: Arc::new(inner) };
-        // Before a replica starts: whoever is not alone does not begin with its own clock.
-        if let Some(quorum) = &node.inner.quorum {
-            quorum.settle(&node.others_with_clocks());
+        // A node alone has nobody to ask. Others begin once they have heard a majority.
+        if let Some(quorum) = &node.inner.quorum
+            && node.others_with_clocks().is_empty()
+        {
+            quorum.settle(&[]);
         }
         Ok(node)
     }

@@ -475,7 +475,8 @@ fn a_replica_that_hangs_is_passed_over_by_a_gateway_without_one() {
         scene.create_container(-1).await;
         let world = scene.world.clone();
         let (group, nodes) = scene.placement().swap_remove(0);
-        let gateway = world.numbers().find(|node| !nodes.contains(node)).expect("five nodes");
+        let gateways: Vec<u32> = world.numbers().filter(|node| !nodes.contains(node)).collect();
+        let [reading, writing] = gateways[..] else { panic!("five nodes") };
         let hanging = {
             let node = world.node(1).expect("node 1 runs");
             let directory = node.directory().current();
@@ -490,9 +491,13 @@ fn a_replica_that_hangs_is_passed_over_by_a_gateway_without_one() {
         let others: Vec<u32> = nodes.iter().copied().filter(|node| *node != hanging).collect();
         world.wait("another leader", PATIENCE, || others.iter().any(|node| leads(*node))).await;
 
-        let deadline = monotonic() + 2 * world.options.request_timeout;
-        scene.put(gateway, "a", -1).await;
-        assert_eq!(scene.finds(gateway, "a").await, [200].into());
+        let deadline = monotonic() + 3 * world.options.request_timeout;
+        let path = format!("{DOCS}/a");
+        let key = [(KEY, "[\"p\"]")];
+        let answer = scene.ask(reading, "GET", &path, &key, &Value::Null).await;
+        assert_eq!(answer.expect("it is answered").status, 404, "the first read finds the leader");
+        scene.put(writing, "a", -1).await;
+        assert_eq!(scene.finds(writing, "a").await, [200].into());
         assert!(monotonic() < deadline, "{}", world.describe());
         world.host(hanging).expect("it runs").thaw();
     });

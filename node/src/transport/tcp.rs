@@ -15,10 +15,9 @@ use crate::platform::{Listener, Network, Stream};
 /// that was cut would go on waiting long after the network is whole again.
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(3);
 
-/// A connection that is silent for so long is asked whether there is still somebody, and then so often: until
-/// `UNACKNOWLEDGED_MAX` is over.
+/// A connection that is silent for so long is asked whether there is still somebody: one question that is not
+/// answered in `UNACKNOWLEDGED_MAX` ends it.
 const SILENCE_MAX: Duration = Duration::from_secs(15);
-const PROBE_EVERY: Duration = Duration::from_secs(1);
 
 /// TCP.
 pub(crate) struct Tcp;
@@ -59,7 +58,7 @@ fn stream(connection: TcpStream) -> io::Result<Stream> {
     // Whoever only takes requests has nothing unacknowledged: it asks whether the peer is there.
     sockopt::set_socket_keepalive(&connection, true)?;
     sockopt::set_tcp_keepidle(&connection, SILENCE_MAX)?;
-    sockopt::set_tcp_keepintvl(&connection, PROBE_EVERY)?;
+    sockopt::set_tcp_keepintvl(&connection, UNACKNOWLEDGED_MAX)?;
     let (reader, writer) = connection.into_split();
     Ok(Stream { reader: Box::new(reader), writer: Box::new(writer) })
 }

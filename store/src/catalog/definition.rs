@@ -111,8 +111,8 @@ impl ContainerDefinition {
         Ok(definition)
     }
 
-    /// Reads a definition that was accepted once. Computed properties and features that are not there
-    /// were stored unchecked by earlier versions: they stay in the definition, without effect.
+    /// Reads a definition that is stored. What it could not be accepted with now has no effect: a replica reads
+    /// whatever there is.
     pub fn restore(json: &Value) -> Result<Self, InvalidDefinition> {
         let computed = ComputedProperties::parse(json.get("computedProperties"));
         Self::with_computed(json, computed.unwrap_or_default())
@@ -653,7 +653,7 @@ mod tests {
             assert_eq!(refused, InvalidDefinition::Unsupported(feature));
             let mut stored = json!({ "id": "c", "partitionKey": { "paths": ["/pk"] } });
             stored.as_object_mut().unwrap().extend(asked.as_object().unwrap().clone());
-            assert!(ContainerDefinition::restore(&stored).is_ok(), "what was taken still opens");
+            assert!(ContainerDefinition::restore(&stored).is_ok(), "what is stored is read");
         }
         for nothing in [
             json!({ "vectorEmbeddingPolicy": null, "fullTextPolicy": null }),

@@ -264,8 +264,8 @@ proptest! {
     }
 }
 
-/// Replicas on other processors would decide otherwise. A log may hold such a patch from before it
-/// was refused: that is an answer, too.
+/// Replicas on other processors would decide otherwise. Applying reads the condition again, and must not
+/// panic whatever the log holds.
 #[test]
 fn a_condition_that_processors_may_differ_on_is_refused_also_while_applying() {
     let point = "{'type': 'Point', 'coordinates': [0, 0]}";

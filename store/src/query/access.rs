@@ -18,6 +18,8 @@ use crate::indexing::{IndexPath, IndexRange, Step};
 /// Entries counted to see how many a condition leads to. As many items are looked up faster than a
 /// small container is walked.
 const PROBED_MAX: u64 = 1000;
+/// Items of one logical partition are counted up to here.
+const COUNTED_MAX: u64 = 10 * PROBED_MAX;
 
 /// A condition about shapes is followed if it leads to less than one entry for so many items.
 const ITEMS_PER_SHAPE: u64 = 8;
@@ -141,7 +143,11 @@ pub(super) fn choose(
             Access::Condition(join(source, question, followed))
         }
         best => match (question.query.course(), in_order(), best) {
-            (Course::Sorted, Some(_), _) if is_short(source, question, go_on)? => Access::Items,
+            (Course::Sorted, Some(in_order), _)
+                if is_short(source, question, &in_order, go_on)? =>
+            {
+                Access::Items
+            }
             (Course::Sorted, Some(in_order), _) => Access::Order(in_order),
             _ if is_scoped(source, question) => Access::Items,
             (_, _, Some((_, 0, followed))) => Access::Condition(join(source, question, followed)),
@@ -202,16 +208,19 @@ fn is_scoped(source: &Source<'_>, question: &Question<'_>) -> bool {
 /// found in an index that those of others are in, too.
 ///
 /// A page of `rows` rows goes along `rows * all / own` entries if its items are spread evenly, and
-/// so pays off from about `sqrt(rows * all)` own items on.
+/// so pays off from about `sqrt(rows * all)` own items on; or from as many as there are entries that
+/// the filter leaves. More than a few thousand are not counted, for each page begins with it.
 fn is_short(
     source: &Source<'_>,
     question: &Question<'_>,
+    in_order: &InOrder,
     go_on: &dyn Fn() -> Result<(), Interrupt>,
 ) -> Result<bool, Interrupt> {
     let key = question.scope.key.as_ref();
     let Some(key) = key.filter(|_| is_scoped(source, question)) else { return Ok(false) };
     let rows = u64::try_from(question.limits.rows).unwrap_or(u64::MAX);
-    let most = rows.saturating_mul(source.view.state().items()).isqrt().max(PROBED_MAX);
+    let even = rows.saturating_mul(source.view.state().items()).isqrt();
+    let mut most = even.clamp(PROBED_MAX, COUNTED_MAX);
     let range = source.view.keys().logical_partition(&source.key.place(key), key);
     let mut cursor = source.view.item_cursor(&range, Direction::Forward);
     let mut own = 0;
@@ -219,6 +228,9 @@ fn is_short(
         own += 1;
         if own % PROBED_MAX == 0 {
             go_on()?;
+        }
+        if own == PROBED_MAX {
+            most = count(source, &in_order.ranges, most)?;
         }
     }
     Ok(own < most)
@@ -249,8 +261,16 @@ pub(super) fn follow(
 
 /// How many entries there are to step over, counted up to so many.
 fn probe(source: &Source<'_>, followed: &Followed, entries_max: u64) -> Result<u64, Fault> {
+    count(source, followed.legs.iter().flat_map(|leg| &leg.ranges), entries_max)
+}
+
+fn count<'r>(
+    source: &Source<'_>,
+    ranges: impl IntoIterator<Item = &'r IndexRange>,
+    entries_max: u64,
+) -> Result<u64, Fault> {
     let mut entries = 0;
-    for range in followed.legs.iter().flat_map(|leg| &leg.ranges) {
+    for range in ranges {
         let mut cursor = source.view.index_cursor(range, Direction::Forward, None);
         while entries < entries_max && cursor.next_entry()?.is_some() {
             entries += 1;

@@ -64,7 +64,7 @@ pub(super) async fn run(
     if !compiled.has_source() {
         targets.truncate(1);
     }
-    let now = gateway.node.now().latest();
+    let now = gateway.node.now().interval.hi();
     let resumed = question.resumed(compiled)?;
     let (position, left, first) = match progress {
         None => (resumed, compiled.window, now),
@@ -155,7 +155,7 @@ impl QueryRun<'_> {
             (
                 Course::Walk | Course::Sums | Course::Sorted | Course::Unique | Course::Keyed,
                 Some(_),
-            ) => Err(Tokens::refusal().into()),
+            ) => unreachable!("the position suits the query"),
         }
     }
 

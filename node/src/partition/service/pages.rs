@@ -39,6 +39,8 @@ impl PartitionService {
         };
         let first_page = request.resume.is_none();
         let waiting = Waiting::new(clock::monotonic(), request.patience);
+        // What queries are told has an end, however much is in doubt.
+        let said = self.clock.now().interval.hi();
         let shared = Arc::new(Asked { request, query, key: container.definition.key().clone() });
         let glance = |view: &PartitionView, hi| {
             // With a backlog there is more to look at than the page tells.
@@ -49,14 +51,14 @@ impl PartitionService {
             {
                 return Ok(None);
             }
-            let run = Run::brief(Moment::new(hi, shared.request.first, shared.request.seed));
+            let run = Run::brief(Moment::new(said, shared.request.first, shared.request.seed));
             let outcome = shared.page(view, &spec, hi, &run, &|| Signal::Stop)?;
             Ok(Some(outcome).filter(|outcome| !matches!(outcome, PageOutcome::Page(Err(_)))))
         };
         let page = self.read_page(level, glance, |view, hi| {
             let (shared, watch) = (shared.clone(), waiting.watch());
             move || {
-                let run = Run::new(Moment::new(hi, shared.request.first, shared.request.seed));
+                let run = Run::new(Moment::new(said, shared.request.first, shared.request.seed));
                 shared.page(&view, &spec, hi, &run, &|| watch.signal(clock::monotonic()))
             }
         });

@@ -11,7 +11,7 @@ use ephemeris_store::time::{ClockInterval, Seconds};
 use super::super::ReadLevel::{Any, AtLeast, Linearizable};
 use super::*;
 use crate::clock::{Reading, Trust};
-use scene::{HandClock, PATIENCE, is_doubt, scenario, with_clock};
+use scene::{HandClock, PATIENCE, is_doubt, question, scenario, with_clock};
 
 const MILLI: i64 = 1000;
 const SECOND: i64 = 1_000_000;
@@ -174,6 +174,23 @@ fn a_guess_of_the_time_is_in_no_stamp() {
         let ts = scene.put("a", 3).await;
         scene.until(ts.plus(3), 0).await;
         assert!(!scene.shows("a").await);
+    });
+}
+
+/// Where nothing expires nothing is in doubt, and queries are told the time as it is known.
+#[test]
+fn queries_are_told_the_time_whatever_is_in_doubt() {
+    scenario(async |scene| {
+        scene.write(scene.write_of("a", None, Action::Upsert)).await.unwrap();
+        let service = scene.world.service(scene.leader().await).unwrap();
+        let said = Millis(u64::try_from(scene.world.truth() / MILLI).unwrap());
+        let interval = ClockInterval::new(Millis(0), said);
+        for trust in [Trust::Wide, Trust::Contradicted, Trust::Unsettled] {
+            let doubting = with_clock(&service, HandClock::new(Reading { interval, trust }));
+            let text = "SELECT VALUE GetCurrentTimestamp() FROM c";
+            let answer = doubting.answer(question(text), Linearizable, Price::Once).await.unwrap();
+            assert_eq!(scene.found(text, answer), [said.0.to_string().into_bytes()], "{trust:?}");
+        }
     });
 }
 

@@ -160,22 +160,16 @@ impl Scene {
 
     /// What a query finds that needs no order, as JSON.
     pub(super) async fn query(&self, text: &str) -> Vec<Vec<u8>> {
-        let limits = PageLimits { rows: 100, bytes: 1 << 20, items: 1000 };
-        let parameters = Parameters::default();
-        let request = QueryRequest {
-            query: Some((text.to_string(), parameters.clone())),
-            scope: Scope::default(),
-            resume: None,
-            limits,
-            first: Millis(0),
-            seed: 0,
-            patience: DEADLINE,
-        };
-        let response = self.ask_leader(PartitionRequest::Query(Box::new(request))).await;
+        let response = self.ask_leader(question(text)).await;
+        self.found(text, response)
+    }
+
+    /// What is in the answer to it.
+    pub(super) fn found(&self, text: &str, response: PartitionResponse) -> Vec<Vec<u8>> {
         let PartitionResponse::Page { page, .. } = response else { panic!("{response:?}") };
         let (index, computed) = (self.world.rules.index(), ComputedProperties::default());
-        let query = CompiledQuery::new(text, &parameters, index, &computed).unwrap();
-        let mut walk = Walk::new(&query, None, query.window, limits);
+        let query = CompiledQuery::new(text, &Parameters::default(), index, &computed).unwrap();
+        let mut walk = Walk::new(&query, None, query.window, LIMITS);
         walk.take(SlotRange::ALL, page);
         walk.end(SlotRange::ALL, &Run::new(Moment::new(Millis(0), Millis(0), 0))).rows
     }
@@ -279,6 +273,22 @@ impl Clock for HandClock {
         Vouchers { readings: vec![self.now().interval.lo()], nodes: 1 }
     }
 }
+
+/// A query for one page.
+pub(super) fn question(text: &str) -> PartitionRequest {
+    let request = QueryRequest {
+        query: Some((text.to_string(), Parameters::default())),
+        scope: Scope::default(),
+        resume: None,
+        limits: LIMITS,
+        first: Millis(0),
+        seed: 0,
+        patience: DEADLINE,
+    };
+    PartitionRequest::Query(Box::new(request))
+}
+
+const LIMITS: PageLimits = PageLimits { rows: 100, bytes: 1 << 20, items: 1000 };
 
 /// A service of the same replica that goes by this clock.
 pub(super) fn with_clock(service: &PartitionService, clock: Arc<HandClock>) -> PartitionService {
