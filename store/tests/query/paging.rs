@@ -103,6 +103,11 @@ fn a_sorted_result_of_one_logical_partition_follows_an_index_only_if_it_is_large
         world.scoped_page(&text, &0.into(), limits, &signal).expect("a page");
         assert_eq!(asked.get(), 3000 / 64 + 3, "{order}");
     }
+    // There are more of its items than entries that the filter leaves.
+    let text = "SELECT VALUE c.v FROM c WHERE c.v > 8800 ORDER BY c.v";
+    let limits = PageLimits { rows: 2000, ..EVERYTHING };
+    let page = world.scoped_page(text, &0.into(), limits, &|| Signal::Go).expect("a page");
+    assert_eq!(page.followed, ["/v/?"]);
 }
 
 /// Queries of every course.
