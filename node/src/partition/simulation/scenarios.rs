@@ -183,6 +183,8 @@ fn queries_are_told_the_time_whatever_is_in_doubt() {
     scenario(async |scene| {
         scene.write(scene.write_of("a", None, Action::Upsert)).await.unwrap();
         let service = scene.world.service(scene.leader().await).unwrap();
+        let epoch = PolicyEpoch(service.group().machine().state().ttl().epoch().0 + 1);
+        service.set_ttl_policy(epoch, TtlPolicy::Off, None).await.unwrap();
         let said = Millis(u64::try_from(scene.world.truth() / MILLI).unwrap());
         let interval = ClockInterval::new(Millis(0), said);
         for trust in [Trust::Wide, Trust::Contradicted, Trust::Unsettled] {
