@@ -122,14 +122,18 @@ mod tests {
         Runtime::spawn(asks).await.expect("it does not panic")
     }
 
+    fn two_workers() -> tokio::runtime::Runtime {
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        runtime.worker_threads(2).enable_time().build().expect("threads can be made")
+    }
+
     #[test]
     fn one_worker_of_several_at_a_time_runs_brief_work() {
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         let alone = runtime.worker_threads(1).build().expect("threads can be made");
         assert!(!alone.block_on(runs_here(|| ())), "who is alone goes on");
 
-        let several = runtime.worker_threads(2).build().expect("threads can be made");
-        several.block_on(async {
+        two_workers().block_on(async {
             let (begin, has_begun) = tokio::sync::oneshot::channel();
             let (end, is_over) = mpsc::channel::<()>();
             let slow = Runtime::spawn(runs_here(move || {
@@ -147,18 +151,17 @@ mod tests {
     /// A worker runs next what it has woken last, and nobody else can take that from it.
     #[test]
     fn brief_work_that_takes_long_holds_up_nobody_who_was_woken_before_it() {
-        let mut runtime = tokio::runtime::Builder::new_multi_thread();
-        let runtime = runtime.worker_threads(2).enable_time().build().expect("threads can be made");
-        runtime.block_on(async {
+        two_workers().block_on(async {
             for _ in 0..5 {
                 let (wake, is_woken) = tokio::sync::oneshot::channel();
+                let (wait, waits) = tokio::sync::oneshot::channel();
                 let (run, has_run) = mpsc::channel();
                 let woken = Runtime::spawn(async move {
+                    wait.send(()).expect("it is waited for");
                     is_woken.await.expect("it is woken");
                     run.send(()).expect("it is waited for");
                 });
-                // It waits by now.
-                tokio::time::sleep(Duration::from_millis(20)).await;
+                waits.await.expect("it waits");
                 let work = Runtime::spawn(async move {
                     wake.send(()).expect("it waits");
                     let here = thread::current().id();
@@ -179,9 +182,7 @@ mod tests {
     /// a disk.
     #[test]
     fn brief_work_that_takes_long_holds_up_no_timers() {
-        let mut runtime = tokio::runtime::Builder::new_multi_thread();
-        let runtime = runtime.worker_threads(2).enable_time().build().expect("threads can be made");
-        runtime.block_on(async {
+        two_workers().block_on(async {
             for _ in 0..5 {
                 let (fire, has_fired) = mpsc::channel();
                 let work = Runtime::spawn(async move {

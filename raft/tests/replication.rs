@@ -463,11 +463,7 @@ fn a_follower_that_was_away_catches_up_by_snapshot() {
         for id in 1..=3 {
             cluster.checkpoint(id).await;
         }
-        let purged = || async {
-            let purged = cluster.node(leader).group().status().purged;
-            purged.filter(|purged| *purged > 150)
-        };
-        cluster.wait_until("the log to be purged", purged).await;
+        cluster.wait_until_purged(leader, 150).await;
         cluster.restart(away).await;
         cluster.wait_for_agreement().await;
         assert_eq!(cluster.peek(away, "i199"), Some(199));
@@ -529,11 +525,7 @@ fn a_follower_catches_up_by_one_snapshot_while_clients_write() {
         for round in 0..4 {
             write(&cluster, round).await;
         }
-        let purged = || async {
-            let purged = cluster.node(leader).group().status().purged;
-            purged.filter(|purged| *purged > 150)
-        };
-        cluster.wait_until("the log to be purged", purged).await;
+        cluster.wait_until_purged(leader, 150).await;
         let (delay_min, delay_max) = (Duration::from_millis(100), Duration::from_millis(120));
         cluster.network.set_weather(Weather { delay_min, delay_max, ..Weather::FAIR });
         cluster.restart(away).await;

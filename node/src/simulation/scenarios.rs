@@ -24,6 +24,7 @@ const HOUR: Duration = Duration::from_hours(1);
 /// Gateways accept dates that are not further off.
 const TEN_MINUTES_MICROS: i64 = 600_000_000;
 const SECOND_MICROS: i64 = 1_000_000;
+const YEAR_MICROS: i64 = 365 * 24 * 3600 * SECOND_MICROS;
 
 /// Runs a scenario in simulated time, with clocks that are right.
 fn scenario<F: Future<Output = ()>>(options: Options, tell: impl FnOnce(Scene) -> F) {
@@ -561,5 +562,33 @@ fn an_idle_group_is_handed_over_to_a_node_that_answers() {
         world.wait("the other to lead", PATIENCE, || leader() == Some(stays)).await;
         let after = terms(stays);
         assert!(after.iter().zip(&before).all(|(after, before)| *after <= before + 1), "{after:?}");
+    });
+}
+
+/// A node that once was a cluster of one goes by the majority that the others have made, also when it is
+/// started again with the list of then: a clock that is a year ahead expires nothing.
+#[test]
+fn a_cluster_that_began_with_one_node_goes_by_its_majority() {
+    let options = Options { nodes: 3, joiners: 2, ..Options::plain() };
+    scenario(options, async |mut scene| {
+        scene.create_container(-1).await;
+        let world = scene.world.clone();
+        world.boot(2);
+        world.boot(3);
+        world.wait("all to vote", 2 * PATIENCE, || scene.vote(&[1, 2, 3])).await;
+        scene.put(1, "hours", 36_000).await;
+
+        world.end(1, Loss::Process { seed: 0 });
+        world.time(1).set_wall(YEAR_MICROS, 0);
+        world.boot(1);
+        let ready = || {
+            let node = world.node(1);
+            node.is_some_and(|node| node.readiness().iter().all(|(_, holds)| *holds))
+        };
+        world.wait("the node to be ready", PATIENCE, ready).await;
+        // The catalog's leader brings it back to lead what it is to lead.
+        sleep(Duration::from_mins(1)).await;
+        assert_eq!(scene.finds(2, "hours").await, [200].into());
+        world.check();
     });
 }

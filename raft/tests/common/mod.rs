@@ -253,6 +253,15 @@ impl Cluster {
         }
     }
 
+    /// Waits until a node's log has let go more than this.
+    pub(crate) async fn wait_until_purged(&self, id: u32, beyond: u64) {
+        let purged = || async {
+            let purged = self.node(id).group().status().purged;
+            purged.filter(|purged| *purged > beyond)
+        };
+        self.wait_until("the log to be purged", purged).await;
+    }
+
     /// Waits until all running replicas have applied the same entries, and checks that they agree.
     pub(crate) async fn wait_for_agreement(&self) {
         self.wait_for_leader().await;
