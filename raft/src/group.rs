@@ -1,9 +1,9 @@
-//! A replica of one group: propose, read, change members, hand over leadership, stop.
+//! A replica of one group: propose, read, change members, hand over leadership, stop; `inbound` answers to the others.
+
+mod inbound;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::future::Future;
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,10 +11,6 @@ use ephemeris_store::ids::{GroupId, NodeId, ReplicaId};
 use ephemeris_store::machine::{LogId, Machine, Progress};
 use openraft::async_runtime::watch::WatchReceiver as _;
 use openraft::errors::{ClientWriteError, InitializeError, RaftError};
-use openraft::raft::{
-    AppendEntriesRequest, AppendEntriesResponse, TransferLeaderError, TransferLeaderRequest,
-    VoteRequest,
-};
 use openraft::{ChangeMembers, Config, Raft, SnapshotPolicy};
 use thiserror::Error;
 use tokio::sync::Mutex;
@@ -22,7 +18,6 @@ use tracing::{debug, info};
 
 use crate::barriers::{Asker, Barriers, ask_with_heartbeats};
 use crate::check_quorum::CheckQuorum;
-use crate::clock::Instant;
 use crate::ending::{Ending, Stop};
 use crate::inquiries::{Inquirer, Inquiries};
 use crate::log_store::LogStore;
@@ -30,16 +25,12 @@ use crate::network::Network;
 use crate::pace::Pace;
 use crate::proposals::Proposals;
 use crate::quiescence::Rest;
-use crate::router::{Inbound, Router};
+use crate::router::Router;
 use crate::snapshot::{Offers, ResumeError, SnapshotStore};
-use crate::state_machine::{Durable, RaftSnapshot, SnapshotData, StateMachine, snapshot_meta};
+use crate::state_machine::{Durable, StateMachine};
 use crate::storage::Storage;
 use crate::transport::Transport;
-use crate::types::{
-    LogEntry, TypeConfig, Vote, from_raft_id, from_raft_vote, to_raft_entry, to_raft_id,
-    to_raft_vote,
-};
-use crate::wire::{AppendResult, Quiet, Request, Response, TransferRefused};
+use crate::types::TypeConfig;
 
 /// Segments of the log that a transfer of a snapshot may hold.
 const HELD_SEGMENTS_MAX: u64 = 64;
@@ -656,185 +647,6 @@ impl LeadershipWatch {
             }
             self.metrics.changed().await.ok()?;
         }
-    }
-}
-
-impl<M: Machine> Inbound for Group<M> {
-    fn replica(&self) -> ReplicaId {
-        self.shared.replica
-    }
-
-    fn handle(
-        &self,
-        _from: ReplicaId,
-        request: Request,
-    ) -> Pin<Box<dyn Future<Output = Response> + Send>> {
-        let group = self.clone();
-        Box::pin(async move {
-            match group.answer(request).await {
-                Ok(response) => response,
-                Err(reason) => Response::Failed(reason),
-            }
-        })
-    }
-
-    fn look(&self, now: Instant) -> Vec<Quiet> {
-        self.shared.rest.look(now)
-    }
-
-    fn agree(&self, quiet: &Quiet, now: Instant) -> bool {
-        self.shared.rest.agree(quiet, now)
-    }
-
-    fn note_agreed(&self, quiet: Quiet, asked: Instant) {
-        self.shared.rest.note_agreed(quiet, asked);
-    }
-
-    fn vote(&self) -> Option<Vote> {
-        self.shared.storage.wal.vote(self.shared.id)
-    }
-
-    fn read_index(
-        &self,
-        follower: ReplicaId,
-        vote: Vote,
-    ) -> Pin<Box<dyn Future<Output = Option<u64>> + Send>> {
-        let barriers = self.shared.barriers.clone();
-        Box::pin(async move { barriers.read_index_for(follower, vote).await })
-    }
-}
-
-impl<M: Machine> Group<M> {
-    async fn answer(&self, request: Request) -> Result<Response, String> {
-        match request {
-            Request::Append { vote, previous, entries, committed } => {
-                self.answer_append(vote, previous, entries, committed).await
-            }
-            Request::PreVote { .. } | Request::Vote { transfer: false, .. }
-                if self.shared.rest.is_resting() =>
-            {
-                Ok(self.refuse_vote())
-            }
-            Request::Vote { vote, last, transfer } => {
-                let mut request = vote_request(vote, last);
-                request.leadership_transfer = transfer;
-                let response = self.shared.raft.vote(request).await.map_err(text)?;
-                Ok(vote_response(&response))
-            }
-            Request::PreVote { vote, last } => {
-                let response =
-                    self.shared.raft.pre_vote(vote_request(vote, last)).await.map_err(text)?;
-                Ok(vote_response(&response))
-            }
-            Request::TransferLeader { from, to, last } => {
-                let last = last.map(to_raft_id);
-                let request = TransferLeaderRequest::new(to_raft_vote(from), to, last);
-                let answer =
-                    self.shared.raft.handle_transfer_leader(request).await.map_err(text)?;
-                Ok(Response::TransferLeader(answer.map_err(|error| transfer_refused(&error))))
-            }
-            Request::SnapshotBegin { progress } => {
-                let snapshots = self.shared.snapshots.clone();
-                let begin = move || snapshots.begin(progress.applied);
-                let received = self.shared.storage.executor.run(begin).await.map_err(text)?;
-                Ok(Response::SnapshotReceived(received))
-            }
-            Request::SnapshotChunk { position, received, bytes } => {
-                let snapshots = self.shared.snapshots.clone();
-                let stage = move || snapshots.stage(position, &received, &bytes);
-                let received = self.shared.storage.executor.run(stage).await.map_err(text)?;
-                Ok(Response::SnapshotReceived(received))
-            }
-            Request::SnapshotInstall { vote, progress } => {
-                let vote = self.install_snapshot(vote, &progress).await?;
-                Ok(Response::SnapshotInstalled { vote })
-            }
-        }
-    }
-
-    /// The leader of a replica at rest counts as alive, though openraft has not heard it for long.
-    fn refuse_vote(&self) -> Response {
-        let vote = from_raft_vote(&self.shared.raft.metrics().borrow_watched().vote);
-        Response::Vote { vote, granted: false, last: self.last_logged() }
-    }
-
-    /// Installs the staged snapshot of this progress, unless that has been done already.
-    async fn install_snapshot(&self, vote: Vote, progress: &Progress) -> Result<Vote, String> {
-        let _one_at_a_time = self.shared.installing.lock().await;
-        if self.shared.machine.progress().applied >= progress.applied {
-            // Entries are applied before the log has synced them, and the leader will never send
-            // these again: they must be durable one way or the other.
-            self.shared.storage.flush().await.map_err(text)?;
-            // To openraft an answer is a sign that the leader still leads, unless it names a newer one.
-            let newer = self.vote().filter(|own| own.term > vote.term);
-            return Ok(newer.unwrap_or(vote));
-        }
-        let name = self.shared.snapshots.staged(progress.applied);
-        let name = name.ok_or("the snapshot was not received completely")?;
-        let meta = snapshot_meta(progress).map_err(text)?;
-        let snapshot = RaftSnapshot { meta, snapshot: SnapshotData::Staged(name.clone()) };
-        let installed = self.shared.raft.install_full_snapshot(to_raft_vote(vote), snapshot);
-        let response = installed.await.map_err(text)?;
-        // It is installed, or was not wanted. After an error it may still be in use.
-        self.shared.snapshots.release(&name);
-        Ok(from_raft_vote(&response.vote))
-    }
-
-    async fn answer_append(
-        &self,
-        vote: Vote,
-        previous: Option<LogId>,
-        entries: Vec<LogEntry>,
-        committed: Option<LogId>,
-    ) -> Result<Response, String> {
-        let entries = entries.into_iter().map(to_raft_entry).collect::<Result<_, _>>();
-        let request = AppendEntriesRequest {
-            vote: to_raft_vote(vote),
-            prev_log_id: previous.map(to_raft_id),
-            entries: entries.map_err(text)?,
-            leader_commit: committed.map(to_raft_id),
-        };
-        let response = self.shared.raft.append_entries(request).await.map_err(text)?;
-        Ok(Response::Append(match response {
-            AppendEntriesResponse::Success => AppendResult::Success,
-            AppendEntriesResponse::PartialSuccess(last) => {
-                AppendResult::PartialSuccess(last.map(from_raft_id))
-            }
-            AppendEntriesResponse::Conflict => AppendResult::Conflict,
-            AppendEntriesResponse::HigherVote(vote) => {
-                AppendResult::HigherVote(from_raft_vote(&vote))
-            }
-        }))
-    }
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "`map_err` hands errors over by value")]
-fn text(error: impl ToString) -> String {
-    error.to_string()
-}
-
-fn vote_request(vote: Vote, last: Option<LogId>) -> VoteRequest<TypeConfig> {
-    VoteRequest::new(to_raft_vote(vote), last.map(to_raft_id))
-}
-
-fn vote_response(response: &openraft::raft::VoteResponse<TypeConfig>) -> Response {
-    Response::Vote {
-        vote: from_raft_vote(&response.vote),
-        granted: response.vote_granted,
-        last: response.last_log_id.map(from_raft_id),
-    }
-}
-
-fn transfer_refused(error: &TransferLeaderError<TypeConfig>) -> TransferRefused {
-    match error {
-        TransferLeaderError::VoteChanged { expected, actual } => TransferRefused::VoteChanged {
-            expected: from_raft_vote(expected),
-            actual: from_raft_vote(actual),
-        },
-        TransferLeaderError::LogNotFlushed { expected, actual } => TransferRefused::LogNotFlushed {
-            expected: expected.map(from_raft_id),
-            actual: actual.map(from_raft_id),
-        },
     }
 }
 

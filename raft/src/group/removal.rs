@@ -18,6 +18,7 @@ use crate::disk::Disk as _;
 use crate::snapshot::Offer;
 use crate::storage::Executor;
 use crate::testing::{MemoryDisk, MemoryNetwork};
+use crate::types::Vote;
 use crate::wal::{Wal, WalOptions};
 
 const GROUP: GroupId = GroupId::CATALOG;

@@ -10,9 +10,10 @@ use tokio::time::{sleep, timeout};
 
 use super::*;
 use crate::disk::Disk;
+use crate::router::Inbound as _;
 use crate::storage::Executor;
 use crate::testing::{MemoryDisk, MemoryNetwork, simulate};
-use crate::types::Payload;
+use crate::types::{LogEntry, Payload, Vote};
 use crate::wal::{SyncTime, Wal, WalOptions};
 use crate::wire::{Confirm, Message};
 
