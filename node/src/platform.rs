@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
-use ephemeris_raft::disk::{Disk, RealDisk};
+use ephemeris_raft::disk::{Disk, RealDisk, create_private};
 use ephemeris_raft::wal::{Wal, WalError, WalOptions};
 use ephemeris_raft::{Executor, Storage};
 use ephemeris_store::engine::{Fault, RocksEngine, RocksOptions};
@@ -240,7 +240,7 @@ impl Platform for OperatingSystem {
 /// Makes the directory if it is not there, and keeps everybody else out.
 pub(crate) fn lock_directory(path: &Path) -> Result<File, DirectoryError> {
     let open = || {
-        fs::create_dir_all(path)?;
+        create_private(path)?;
         File::create(path.join(LOCK_FILE))
     };
     let lock = open().map_err(|source| unusable(path, source))?;

@@ -1,8 +1,8 @@
 //! Files behind a trait, so that simulation can lose what was not synced.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt as _, FileExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -54,7 +54,7 @@ pub struct RealDisk {
 impl RealDisk {
     /// Opens a directory, creating it if need be.
     pub fn open(directory: &Path) -> io::Result<Self> {
-        fs::create_dir_all(directory)?;
+        create_private(directory)?;
         Ok(Self { directory: directory.to_path_buf() })
     }
 
@@ -62,6 +62,21 @@ impl RealDisk {
         self.directory.join(name)
     }
 }
+
+/// Makes a directory that only its owner can enter, if it is not there; one that is there stays as it is. The
+/// directories above it are made as usual.
+pub fn create_private(directory: &Path) -> io::Result<()> {
+    if let Some(parent) = directory.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    match DirBuilder::new().mode(PRIVATE_MODE).create(directory) {
+        Err(_) if directory.is_dir() => Ok(()),
+        made => made,
+    }
+}
+
+/// Read, write and enter, for the owner.
+const PRIVATE_MODE: u32 = 0o700;
 
 /// Zeros are written in pieces of this size.
 const ZERO_BYTES: usize = 1 << 20;
@@ -133,5 +148,28 @@ impl DiskFile for RealFile {
 
     fn sync(&self) -> io::Result<()> {
         self.0.sync_data()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_new_directory_is_its_owners_and_an_old_one_stays_as_it_is() {
+        let parent = tempfile::tempdir().unwrap();
+        let directory = parent.path().join("above").join("data");
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        RealDisk::open(&directory).unwrap();
+        assert_eq!(mode(&directory), 0o700);
+        assert_ne!(mode(&parent.path().join("above")), 0o700, "it is not ours");
+        fs::set_permissions(&directory, Permissions::from_mode(0o750)).unwrap();
+        RealDisk::open(&directory).unwrap();
+        assert_eq!(mode(&directory), 0o750);
+        fs::write(parent.path().join("file"), "").unwrap();
+        assert!(RealDisk::open(&parent.path().join("file")).is_err());
     }
 }

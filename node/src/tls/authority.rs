@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use ephemeris_raft::disk::create_private;
 use rcgen::{
     BasicConstraints, Certificate, CertificateParams, DistinguishedName, DnType,
     ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
@@ -42,7 +43,10 @@ pub(super) fn make_identity(
     now: SystemTime,
     lifetime: Duration,
 ) -> Result<Identity, TlsError> {
-    fs::create_dir_all(directory).map_err(|source| file_error(directory, source))?;
+    // The directory above is the node's, which is made here if this is its first start.
+    for directory in directory.parent().into_iter().chain([directory]) {
+        create_private(directory).map_err(|source| file_error(directory, source))?;
+    }
     let authority_key = authority_key(directory)?;
     let authority = directory.join(AUTHORITY_FILE);
     if !authority.exists() {
