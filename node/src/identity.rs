@@ -16,7 +16,7 @@ const NEW_FILE: &str = "identity.json.new";
 /// More than an identity ever takes; what is longer is damaged.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 /// Layout of the data directory, and what entries of the log do to it; a directory of another is refused.
-const FORMAT: u32 = 11;
+pub(crate) const FORMAT: u32 = 11;
 
 /// What `identity.json` says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,7 +47,12 @@ pub(crate) enum IdentityError {
         source: io::Error,
     },
     /// Written by another version.
-    #[error("{path} has format {found}, this version of Ephemeris reads format {FORMAT}")]
+    #[error(
+        "{path} has format {found}, and this version of Ephemeris, {}, reads format {FORMAT} only. Run the \
+         version that wrote it: CHANGELOG.md tells the format of each, `ephemeris --version` that of the \
+         program. To change to another format, copy the data through the API",
+        env!("CARGO_PKG_VERSION")
+    )]
     Format {
         /// The directory.
         path: String,
@@ -56,8 +61,8 @@ pub(crate) enum IdentityError {
     },
     /// Another node's.
     #[error(
-        "{path} belongs to node {owner}, not to node {node}; start with --node-id {owner} or \
-         another --data-dir"
+        "{path} belongs to node {owner}, not to node {node}; use another --data-dir, or run node {owner} by \
+         `ephemeris start --node-id {owner}`"
     )]
     AnotherNode {
         /// The directory.
@@ -69,12 +74,15 @@ pub(crate) enum IdentityError {
     },
     /// `identity.json` is not what was written.
     #[error(
-        "{path}/identity.json is damaged: {detail}. Put the file back, or run `ephemeris rebuild-node` \
-         and start the node again; it will copy everything from the others"
+        "{path}/identity.json is damaged: {detail}. Put the file back; or run `ephemeris rebuild-node {node} \
+         --data-dir {path} --http URL`, with the URL of a healthy node, and start the node again: it copies \
+         everything from the others"
     )]
     Damaged {
         /// The directory.
         path: String,
+        /// Who wants it.
+        node: NodeId,
         /// What is wrong.
         detail: String,
     },
@@ -94,7 +102,7 @@ impl DataDirectory {
         random: u128,
     ) -> Result<Self, IdentityError> {
         let path = disk.describe();
-        let identity = read(disk.as_ref())?.unwrap_or_else(|| Identity::new(node, random));
+        let identity = read(disk.as_ref(), node)?.unwrap_or_else(|| Identity::new(node, random));
         if identity.format != FORMAT {
             return Err(IdentityError::Format { path, found: identity.format });
         }
@@ -176,7 +184,7 @@ impl Identity {
 }
 
 /// What the file says, if there is one.
-fn read(disk: &dyn Disk) -> Result<Option<Identity>, IdentityError> {
+fn read(disk: &dyn Disk, node: NodeId) -> Result<Option<Identity>, IdentityError> {
     let read = || {
         if !disk.list()?.iter().any(|name| name == IDENTITY_FILE) {
             return Ok(None);
@@ -190,7 +198,7 @@ fn read(disk: &dyn Disk) -> Result<Option<Identity>, IdentityError> {
     let Some(text) = read().map_err(|source| unusable(disk, source))? else { return Ok(None) };
     serde_json::from_slice(&text).map(Some).map_err(|error| {
         let detail = error.to_string();
-        IdentityError::Damaged { path: disk.describe(), detail }
+        IdentityError::Damaged { path: disk.describe(), node, detail }
     })
 }
 

@@ -107,8 +107,9 @@ pub enum StartError {
     /// Its state was being replaced by a snapshot that is gone.
     #[error(
         "group {group}: a snapshot was being installed when this node stopped, and its file {file} \
-         is missing or damaged, so this replica is lost. Run `ephemeris rebuild-node {node}` and \
-         start this node again; it will copy everything from the others"
+         is missing or damaged, so this replica is lost. Run `ephemeris rebuild-node {node} --data-dir \
+         DIR --http URL`, with this node's data directory and the URL of a healthy node, and start this \
+         node again; it will copy everything from the others"
     )]
     LostSnapshot {
         /// The group.

@@ -8,22 +8,31 @@ mod ttl;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::LazyLock;
 
 use clap::{Args, Parser, Subcommand};
 use serde::Serialize;
 
 use crate::config::{NodeConfig, Settings};
 use crate::consistency::ConsistencyLevel;
+use crate::identity::FORMAT;
 use crate::platform::{OperatingSystem, TakeMachine};
 use crate::scheduling;
 use crate::telemetry::{self, LogFormat};
+use crate::transport::PROTOCOL;
 use client::Client;
+
+/// The program's version, and what must be the same wherever it is replaced by another.
+static VERSION: LazyLock<String> = LazyLock::new(|| {
+    let version = env!("CARGO_PKG_VERSION");
+    format!("{version} (protocol {PROTOCOL}, format {FORMAT})")
+});
 
 /// A replicated document store that speaks the Azure Cosmos DB NoSQL API.
 #[derive(Parser)]
 #[command(
     name = "ephemeris",
-    version,
+    version = VERSION.as_str(),
     max_term_width = 100,
     after_help = "Every setting can also be given by the environment (EPHEMERIS_DATA_DIR for \
                   --data-dir and so on) or in a file (--config). Flags win over the environment, \
@@ -47,7 +56,7 @@ enum Command {
     #[command(
         after_help = "Example, on each of three machines with N = 1, 2, 3:\n  ephemeris start \
                             --node-id N --data-dir /var/lib/ephemeris --http 0.0.0.0:8081 \\\n    \
-                            --peer 0.0.0.0:7000 --cluster 1=n1:7000,2=n2:7000,3=n3:7000 \\\n    \
+                            --peer 10.0.0.N:7000 --cluster 1=n1:7000,2=n2:7000,3=n3:7000 \\\n    \
                             --advertise http://nN:8081 --key-file /etc/ephemeris/key"
     )]
     Start(Box<ClusterFlags>),
@@ -173,7 +182,8 @@ struct StartFlags {
     #[arg(long, value_name = "ADDR")]
     #[serde(skip_serializing_if = "Option::is_none")]
     http: Option<String>,
-    /// The URL clients are told to use for this node; without it, the one they used themselves.
+    /// The URL clients are told to use for this node. Without it, the one they used themselves, and those of
+    /// other nodes --http.
     #[arg(long, value_name = "URL")]
     #[serde(skip_serializing_if = "Option::is_none")]
     advertise: Option<String>,
@@ -271,7 +281,8 @@ struct ClusterFlags {
     #[arg(long, value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]
     node_id: Option<u32>,
-    /// Where other nodes connect, as 0.0.0.0:7000.
+    /// The address to listen on for other nodes, as 10.0.0.1:7000. Whoever reaches it can act as a node: let it be
+    /// one of a network that only they can reach.
     #[arg(long, value_name = "ADDR")]
     #[serde(skip_serializing_if = "Option::is_none")]
     peer: Option<String>,
@@ -424,6 +435,17 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_version_tells_what_an_upgrade_has_to_know() {
+        let shown = Cli::command().render_version();
+        let version = env!("CARGO_PKG_VERSION");
+        assert_eq!(shown, format!("ephemeris {version} (protocol {PROTOCOL}, format {FORMAT})\n"));
+        let mut versions = include_str!("../../../CHANGELOG.md").split("\n## ");
+        let of_this = versions.find(|told| told.starts_with(version)).expect("it is listed");
+        let told = format!("\n\nProtocol {PROTOCOL}, format {FORMAT}.\n");
+        assert!(of_this.contains(&told), "CHANGELOG.md says:\n{of_this}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::Channel;
 
 /// Version of what nodes say to each other; others are refused.
-const PROTOCOL: u32 = 13;
+pub(crate) const PROTOCOL: u32 = 13;
 
 /// What a node says of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,11 +32,15 @@ pub(crate) struct Hello {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub(crate) enum Refused {
     /// Another version of the protocol.
-    #[error("node speaks protocol {theirs}, we speak {ours}")]
+    // Both sides log it.
+    #[error(
+        "the nodes speak different protocols, {ours} and {theirs}: they run different versions of Ephemeris. Stop \
+         all nodes, and start all of them with the same version"
+    )]
     Protocol {
-        /// Ours.
+        /// That of whoever refuses.
         ours: u32,
-        /// Theirs.
+        /// That of whoever is refused.
         theirs: u32,
     },
     /// Another cluster.
@@ -45,7 +49,8 @@ pub(crate) enum Refused {
     /// The node is known with other data: it lost its disk.
     #[error(
         "node {node} is known with another data directory: its data was lost or replaced. \
-         Run `ephemeris rebuild-node {node}`, then start it again as a new one"
+         Run `ephemeris rebuild-node {node} --data-dir DIR --http URL`, with its data directory and the URL of \
+         a healthy node, then start it again as a new one"
     )]
     LostData {
         /// The node.

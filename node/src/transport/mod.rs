@@ -23,7 +23,7 @@ use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 use ephemeris_raft::{Answering, Lane, Transport, TransportError};
 use ephemeris_store::ids::NodeId;
 
-pub(crate) use hello::LocalIdentity;
+pub(crate) use hello::{LocalIdentity, PROTOCOL};
 use link::Link;
 pub(crate) use server::{RequestHandler, serve};
 pub(crate) use tcp::Tcp;

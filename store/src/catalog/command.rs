@@ -279,7 +279,8 @@ pub enum CatalogRefusal {
     /// The node is known with another data directory.
     #[error(
         "node {node} is known with another data directory: its data was lost or replaced. \
-         Run `ephemeris rebuild-node {node}`, then start it again as a new one"
+         Run `ephemeris rebuild-node {node} --data-dir DIR --http URL`, with its data directory and \
+         the URL of a healthy node, then start it again as a new one"
     )]
     AnotherDirectory {
         /// The node.
