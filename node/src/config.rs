@@ -1,6 +1,8 @@
 //! Settings: flags before environment before file before defaults.
 
 mod keys;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -158,6 +160,12 @@ pub(crate) enum InvalidSettings {
         /// What it is for.
         hint: &'static str,
     },
+    /// Settings of a cluster's node, given to a node alone.
+    #[error(
+        "start-single-node runs a node that has no others, but {0} is set: for a node of a cluster run \
+         `ephemeris start`, for a node alone unset it"
+    )]
+    NotAlone(String),
     /// A value out of its range.
     #[error("{0}")]
     Value(String),
@@ -268,6 +276,20 @@ const ONLY_NODE: NodeId = NodeId(1);
 impl NodeConfig {
     /// A node alone.
     pub(crate) fn single(settings: &Settings) -> Result<Self> {
+        let of_a_cluster = [
+            ("cluster", settings.cluster.is_some()),
+            ("peer", settings.peer.is_some()),
+            ("node_id", settings.node_id.is_some()),
+            ("dial", settings.dial.is_some()),
+        ];
+        let set: Vec<String> = of_a_cluster
+            .iter()
+            .filter(|(_, is_set)| *is_set)
+            .map(|(key, _)| format!("{key} (EPHEMERIS_{})", key.to_uppercase()))
+            .collect();
+        if !set.is_empty() {
+            return Err(InvalidSettings::NotAlone(set.join(", ")));
+        }
         let founders = BTreeMap::from([(ONLY_NODE, String::new())]);
         Self::new(settings, ONLY_NODE, None, founders)
     }
@@ -279,7 +301,7 @@ impl NodeConfig {
             settings.node_id.ok_or(missing("--node-id", "give every node a number of its own"))?;
         let peer = settings.peer.as_deref().ok_or(missing(
             "--peer",
-            "the address where other nodes reach this one, as 0.0.0.0:7000",
+            "the address to listen on for other nodes, as 10.0.0.1:7000, in a network that only they can reach",
         ))?;
         let cluster = settings.cluster.as_deref().ok_or(missing(
             "--cluster",
@@ -294,7 +316,19 @@ impl NodeConfig {
             )));
         }
         let peer = parse_address("--peer", peer)?;
-        Self::new(settings, node, Some(peer), founders)
+        let config = Self::new(settings, node, Some(peer), founders)?;
+        let http = config.http;
+        if http.ip().is_unspecified()
+            && config.advertise.is_none()
+            && config.account_endpoint.is_none()
+        {
+            return Err(value(format!(
+                "clients of other nodes cannot be told to connect to --http {http}: set --advertise to this \
+                 node's URL, as http://n{node}:{}, or --account-endpoint to that of a load balancer",
+                http.port()
+            )));
+        }
+        Ok(config)
     }
 
     fn new(
@@ -316,10 +350,17 @@ impl NodeConfig {
         if settings.clock_width_ms_max < CLOCK_WIDTH_MS_MIN {
             return Err(value(format!("clock_width_ms_max must be at least {CLOCK_WIDTH_MS_MIN}")));
         }
+        for (key, mib) in [
+            ("block_cache_mib", settings.block_cache_mib),
+            ("write_buffer_mib", settings.write_buffer_mib),
+        ] {
+            if mib == 0 {
+                return Err(value(format!("{key} must be at least 1")));
+            }
+        }
         if settings.election_timeout_ms < 2 * settings.heartbeat_ms {
             return Err(value("election_timeout_ms must be at least twice heartbeat_ms".into()));
         }
-        let with_slash = |url: String| if url.ends_with('/') { url } else { url + "/" };
         let dial = settings.dial.as_deref().map(|dial| parse_nodes("--dial", dial)).transpose()?;
         Ok(Self {
             node,
@@ -328,8 +369,11 @@ impl NodeConfig {
             peer,
             founders,
             dial: dial.unwrap_or_default(),
-            advertise: settings.advertise.clone().map(with_slash),
-            account_endpoint: parse_endpoint(settings.account_endpoint.as_deref())?,
+            advertise: parse_url("--advertise", settings.advertise.as_deref())?,
+            account_endpoint: parse_url(
+                "--account-endpoint",
+                settings.account_endpoint.as_deref(),
+            )?,
             keys,
             key_sources,
             tls: tls_source(settings, http)?,
@@ -396,19 +440,20 @@ fn parse_address(flag: &str, text: &str) -> Result<SocketAddr> {
     text.parse().map_err(|_| value(format!("{flag} {text} is no address such as 127.0.0.1:8081")))
 }
 
-/// Checks the URL that is all clients know of the account, and gives it the form that SDKs are used to.
-fn parse_endpoint(endpoint: Option<&str>) -> Result<Option<String>> {
-    let Some(text) = endpoint else { return Ok(None) };
+/// Checks a URL that clients are told to use, and gives it the form that SDKs are used to.
+fn parse_url(flag: &str, url: Option<&str>) -> Result<Option<String>> {
+    let Some(text) = url else { return Ok(None) };
     match reqwest::Url::parse(text) {
         Ok(url)
             if matches!(url.scheme(), "http" | "https")
-                && (url.path(), url.query(), url.fragment()) == ("/", None, None) =>
+                && (url.path(), url.query(), url.fragment()) == ("/", None, None)
+                && !matches!(url.host_str(), Some("0.0.0.0" | "[::]")) =>
         {
             Ok(Some(url.to_string()))
         }
-        Ok(_) | Err(_) => {
-            Err(value(format!("--account-endpoint {text} is no URL such as https://db.example/")))
-        }
+        Ok(_) | Err(_) => Err(value(format!(
+            "{flag} {text} is no URL that clients could use, such as https://db.example/"
+        ))),
     }
 }
 
@@ -428,123 +473,4 @@ fn parse_nodes(flag: &str, text: &str) -> Result<BTreeMap<NodeId, String>> {
         }
     }
     if nodes.is_empty() { Err(value(format!("{flag} names no node"))) } else { Ok(nodes) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn settings() -> Settings {
-        Settings::default()
-    }
-
-    #[test]
-    fn https_needs_a_certificate_and_its_key_or_makes_both() {
-        let tls = |settings: &Settings| NodeConfig::single(settings).map(|config| config.tls);
-        assert_eq!(tls(&settings()).unwrap(), None);
-        assert_eq!(NodeConfig::single(&settings()).unwrap().scheme(), "http");
-        let [certificate, key] = ["c.pem", "k.pem"].map(PathBuf::from);
-        let files = Settings {
-            tls_cert_file: Some(certificate.clone()),
-            tls_key_file: Some(key.clone()),
-            ..settings()
-        };
-        assert_eq!(tls(&files).unwrap(), Some(TlsSource::Files { certificate, key }));
-        assert_eq!(NodeConfig::single(&files).unwrap().scheme(), "https");
-        for half in [
-            Settings { tls_cert_file: None, ..files.clone() },
-            Settings { tls_key_file: None, tls: true, ..files },
-        ] {
-            assert!(tls(&half).is_err());
-        }
-        let advertise = Some("https://n1.example:8081".to_string());
-        let account_endpoint = Some("https://db.example".to_string());
-        let made = Settings { tls: true, advertise, account_endpoint, key: None, ..settings() };
-        let made = Settings { allow_emulator_key: true, http: "10.0.0.1:1".into(), ..made };
-        let Some(TlsSource::Made { directory, names }) = tls(&made).unwrap() else { panic!() };
-        assert_eq!(directory, PathBuf::from("ephemeris-data/tls"));
-        let expected = ["10.0.0.1", "127.0.0.1", "::1", "db.example", "localhost", "n1.example"];
-        assert_eq!(names, expected);
-        let urls = ["https://[fe80::1]/".to_string()];
-        let unspecified = self::names(urls.iter(), "0.0.0.0:1".parse().unwrap());
-        assert_eq!(unspecified, ["127.0.0.1", "::1", "fe80::1", "localhost"]);
-    }
-
-    #[test]
-    fn an_account_endpoint_is_a_url_without_a_path() {
-        let shown = |url: &str| {
-            let settings = Settings { account_endpoint: Some(url.to_string()), ..settings() };
-            NodeConfig::single(&settings).map(|config| config.account_endpoint.unwrap())
-        };
-        assert_eq!(shown("https://db.example").unwrap(), "https://db.example/");
-        assert_eq!(shown("http://db.example:8081/").unwrap(), "http://db.example:8081/");
-        for wrong in
-            ["", "db.example", "db.example:8081", "ftp://db", "https://db/x", "https://db/?a"]
-        {
-            let message = shown(wrong).unwrap_err().to_string();
-            assert!(message.contains("--account-endpoint"), "{message}");
-        }
-    }
-
-    #[test]
-    fn a_timeout_that_no_request_could_meet_is_refused() {
-        let with = |request_timeout_ms| Settings { request_timeout_ms, ..settings() };
-        for too_short in [0, REQUEST_TIMEOUT_MS_MIN - 1] {
-            let message = NodeConfig::single(&with(too_short)).unwrap_err().to_string();
-            assert!(message.contains("request_timeout_ms must be at least 100"), "{message}");
-        }
-        assert!(NodeConfig::single(&with(REQUEST_TIMEOUT_MS_MIN)).is_ok());
-    }
-
-    #[test]
-    fn bursts_are_saved_for_unless_switched_off() {
-        assert_eq!(NodeConfig::single(&settings()).unwrap().burst, Burst::Saved);
-        let off = Settings { burst: false, ..settings() };
-        assert_eq!(NodeConfig::single(&off).unwrap().burst, Burst::Off);
-    }
-
-    #[test]
-    fn cluster_lists_are_checked() {
-        let nodes = parse_nodes("--cluster", "1=a:1, 2=b:2,3=[::1]:3").unwrap();
-        assert_eq!(nodes[&NodeId(3)], "[::1]:3");
-        for wrong in ["", "a:1", "1=a", "x=a:1", "0=a:1", "1=a:1,1=b:1", "1=a:99999"] {
-            assert!(parse_nodes("--cluster", wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn a_clustered_node_says_what_is_missing() {
-        let message =
-            |settings: &Settings| NodeConfig::clustered(settings).unwrap_err().to_string();
-        let mut settings = settings();
-        assert!(message(&settings).contains("--node-id"));
-        settings.node_id = Some(4);
-        assert!(message(&settings).contains("--peer"));
-        settings.peer = Some("127.0.0.1:7000".into());
-        assert!(message(&settings).contains("--cluster"));
-        settings.cluster = Some("1=a:1,2=b:2".into());
-        assert!(message(&settings).contains("node 4 is not in --cluster"));
-        settings.node_id = Some(2);
-        assert!(NodeConfig::clustered(&settings).is_ok());
-    }
-
-    #[test]
-    fn flags_win_over_the_file_which_wins_over_defaults() {
-        let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("ephemeris.toml");
-        std::fs::write(&file, "http = \"127.0.0.1:9\"\nlog = \"debug\"\n").unwrap();
-        let flags = serde_json::json!({ "log": "warn" });
-        let settings = Settings::load(Some(&file), flags).unwrap();
-        assert_eq!((settings.http.as_str(), settings.log.as_str()), ("127.0.0.1:9", "warn"));
-        assert_eq!(settings.request_timeout_ms, 5000);
-        assert_eq!(settings.consistency, ConsistencyLevel::Session);
-        std::fs::write(&file, "consistency = \"BoundedStaleness\"\n").unwrap();
-        let settings = Settings::load(Some(&file), serde_json::json!({})).unwrap();
-        assert_eq!(settings.consistency, ConsistencyLevel::BoundedStaleness);
-        std::fs::write(&file, "consistency = \"weak\"\n").unwrap();
-        assert!(Settings::load(Some(&file), serde_json::json!({})).is_err());
-        std::fs::write(&file, "htpp = \"127.0.0.1:9\"\n").unwrap();
-        let error = Settings::load(Some(&file), serde_json::json!({})).unwrap_err();
-        assert!(error.to_string().contains("htpp"), "{error}");
-    }
 }

@@ -60,6 +60,11 @@ fn settings_that_cannot_be_used_are_named() {
     assert!(single("--http", "nowhere").contains("--http"));
     assert!(single("--config", "no-such-file.toml").contains("no-such-file.toml"));
     assert!(single("--key", "###").contains("base64"));
+    let message = refusal(&["start-single-node"], &[("EPHEMERIS_PEER", "127.0.0.1:7000")]);
+    assert!(
+        message.contains("EPHEMERIS_PEER") && message.contains("`ephemeris start`"),
+        "{message}"
+    );
     let message = refusal(&["start-single-node"], &[("EPHEMERIS_REQUEST_TIMEOUT_MS", "soon")]);
     assert!(message.to_lowercase().contains("request_timeout_ms"), "{message}");
 }

@@ -99,10 +99,24 @@ pub(crate) enum StartupError {
     #[error(transparent)]
     NotAdmitted(#[from] CatalogRefusal),
     /// There is a cluster, and nobody who could take this node in.
-    #[error("the cluster exists, but its catalog has no leader that would let node {node} join")]
+    #[error(
+        "the cluster exists, but its catalog has no leader that would let node {node} join: start its other nodes, \
+         a majority at least, then this one again"
+    )]
     NoLeader {
         /// The node.
         node: NodeId,
+    },
+    /// A node that would run alone has others, by the data it has.
+    #[error(
+        "{directory} is of a node whose cluster has others, {others}, and a node alone cannot be reached by them: run \
+         it by `ephemeris start`"
+    )]
+    HasOthers {
+        /// Its data directory.
+        directory: String,
+        /// Their numbers.
+        others: String,
     },
 }
 
@@ -367,6 +381,9 @@ impl Node {
         if replica.incarnation == 0 {
             node.form_catalog().await?;
         }
+        if node.inner.config.peer.is_none() {
+            node.refuse_others().await?;
+        }
         node.run_background();
         Ok(node)
     }
@@ -454,6 +471,20 @@ impl Node {
         Ok(())
     }
 
+    /// Refuses to run without the others of a cluster. They would not hear of this node, and what it does by its
+    /// own clock would be wrong for them.
+    async fn refuse_others(&self) -> Result<()> {
+        // The members are known once the replica has answered anything.
+        self.inner.catalog.is_formed().await;
+        let others: Vec<String> =
+            self.others_with_clocks().iter().map(ToString::to_string).collect();
+        if others.is_empty() {
+            return Ok(());
+        }
+        let directory = self.inner.config.data_dir.display().to_string();
+        Err(StartupError::HasOthers { directory, others: others.join(", ") })
+    }
+
     fn run_background(&self) {
         let tasks = &self.inner.background;
         let catalog = self.inner.catalog.clone();
@@ -482,5 +513,42 @@ impl Node {
             let balancer = Balancer::new(self.clone());
             tasks.spawn("balancer", balancer.run());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Settings;
+    use crate::platform::OperatingSystem;
+
+    #[tokio::test]
+    async fn a_node_of_a_cluster_does_not_run_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let data_dir = directory.path().join("data");
+        let config = NodeConfig::single(&Settings { data_dir, ..Settings::default() }).unwrap();
+        let start = async |tasks: &Tasks| {
+            let machine = OperatingSystem::take(&config).unwrap();
+            Node::start(&machine, config.clone(), config.http, tasks.clone()).await
+        };
+        let tasks = Tasks::new();
+        let node = start(&tasks).await.expect("a node alone runs alone");
+        let other = CatalogCommand::RegisterNode {
+            node: NodeId(2),
+            directory: 2,
+            peer: "n2:7000".to_string(),
+            url: "http://n2:8081/".to_string(),
+            founder: false,
+        };
+        // Until it leads, it is refused.
+        while node.propose_to_catalog(other.clone()).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+        node.stop().await;
+        tasks.stop().await;
+        drop(node);
+        let refused = start(&Tasks::new()).await.err().expect("it has another");
+        assert!(matches!(&refused, StartupError::HasOthers { others, .. } if others == "2"));
+        assert!(refused.to_string().contains("`ephemeris start`"), "{refused}");
     }
 }
