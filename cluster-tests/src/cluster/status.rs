@@ -58,6 +58,7 @@ pub struct GroupStatus {
     pub leader: Option<u32>,
     /// The nodes that vote, as the leader says, and whether it still needs those that voted before.
     voters: Option<Vec<u32>>,
+    #[serde(rename = "changingVoters")]
     changing_voters: Option<bool>,
     /// Its replicas on nodes that answered.
     pub replicas: Vec<ReplicaStatus>,

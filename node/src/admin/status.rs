@@ -97,7 +97,7 @@ fn group(group: GroupId, name: &Value, descriptions: &BTreeMap<NodeId, NodeDescr
         "term": leader.map(|(_, leader)| leader.term),
         "last": last,
         "voters": leader.map(|(_, leader)| leader.voters.iter().map(|voter| voter.node.0).collect::<Vec<_>>()),
-        "changing_voters": leader.map(|(_, leader)| leader.is_joint),
+        "changingVoters": leader.map(|(_, leader)| leader.is_joint),
         "replicas": replicas,
     })
 }

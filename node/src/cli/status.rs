@@ -63,7 +63,7 @@ pub(super) fn text(value: &Value) -> String {
     }
 }
 
-fn name(of: &Value) -> String {
+pub(super) fn name(of: &Value) -> String {
     match of {
         Value::Object(of) => format!(
             "{}/{} range {}",

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::status::{list, text};
+use super::status::{list, name, text};
 
 /// Prints the answer of `/admin/ttl`, for people or as it is.
 pub(super) fn print(status: &Value, as_json: bool) -> anyhow::Result<()> {
@@ -23,15 +23,10 @@ pub(super) fn print(status: &Value, as_json: bool) -> anyhow::Result<()> {
         "clock ms"
     );
     for row in list(&status["partitions"]) {
-        let name = format!(
-            "{}/{} range {}",
-            text(&row["database"]),
-            text(&row["container"]),
-            text(&row["range"])
-        );
         let plus = if row["backlogIsMore"] == true { "+" } else { "" };
         println!(
-            "{name:<40} {:>10} {:>9} {:>9} {:>10} {:>8} {:>9} {:>8}  {}",
+            "{:<40} {:>10} {:>9} {:>9} {:>10} {:>8} {:>9} {:>8}  {}",
+            name(row),
             text(&row["defaultTtl"]),
             text(&row["items"]),
             text(&row["backlog"]) + plus,
