@@ -7,11 +7,12 @@ COPY dist/ephemeris /ephemeris
 COPY --chown=65532:65532 dist/data /data
 # No user is named in an image without /etc/passwd; numbers need no names.
 USER 65532:65532
-ENV EPHEMERIS_DATA_DIR=/data
+# Flags and variables of a container win over these.
+ENV EPHEMERIS_DATA_DIR=/data EPHEMERIS_HTTP=0.0.0.0:8081
 VOLUME /data
 # Clients, then other nodes.
 EXPOSE 8081 7000
 HEALTHCHECK --interval=2s --timeout=3s --start-period=30s --retries=5 \
     CMD ["/ephemeris", "healthcheck"]
 ENTRYPOINT ["/ephemeris"]
-CMD ["start-single-node", "--http", "0.0.0.0:8081"]
+CMD ["start-single-node"]
