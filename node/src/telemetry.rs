@@ -1,5 +1,7 @@
 //! Log lines and metrics.
 
+mod meanings;
+
 use std::io::IsTerminal as _;
 use std::time::Duration;
 
@@ -60,5 +62,7 @@ pub(crate) async fn keep_up(metrics: PrometheusHandle) {
 /// Starts collecting metrics; the handle renders them for Prometheus.
 pub(crate) fn start_metrics() -> Result<PrometheusHandle, TelemetryError> {
     let installed = PrometheusBuilder::new().install_recorder();
-    installed.map_err(|error| TelemetryError(error.to_string()))
+    let handle = installed.map_err(|error| TelemetryError(error.to_string()))?;
+    meanings::describe();
+    Ok(handle)
 }

@@ -6,7 +6,7 @@
 //!    turns question and answer into bounds of its offset from our time since boot.  3. `settle`
 //!    finds what a majority agrees on.  4. `now` adds the time since boot, which nobody sets.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -44,6 +44,8 @@ pub(crate) struct QuorumClock {
     time: Arc<dyn TimeSource>,
     width_max: Micros,
     state: Mutex<State>,
+    /// The nodes whose clocks the metrics show.
+    shown: Mutex<BTreeSet<NodeId>>,
 }
 
 struct State {
@@ -74,7 +76,8 @@ impl QuorumClock {
             last: Settled::Never,
             alarmed: false,
         };
-        Self { time, width_max: micros(width_max), state: Mutex::new(state) }
+        let (width_max, state) = (micros(width_max), Mutex::new(state));
+        Self { time, width_max, state, shown: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -144,6 +147,7 @@ impl QuorumClock {
             };
             drop(state);
             metrics::gauge!("clock_width_alarm").set(0.0);
+            self.record_offsets(&BTreeMap::new());
         }
     }
 
@@ -169,10 +173,24 @@ impl QuorumClock {
         if let Some(ago) = status.agreed_micros_ago {
             metrics::gauge!("clock_agreed_seconds_ago").set(seconds(ago));
         }
-        for (node, offset) in status.offsets {
+        self.record_offsets(&status.offsets);
+    }
+
+    /// Shows how far other clocks are ahead, and no number any more of nodes that are gone.
+    #[expect(clippy::cast_precision_loss, reason = "gauges are doubles")]
+    fn record_offsets(&self, offsets: &BTreeMap<NodeId, i64>) {
+        let gauge = |node: &NodeId| {
             let node = node.to_string();
-            metrics::gauge!("clock_offset_seconds", "node" => node).set(seconds(offset));
+            metrics::gauge!("clock_offset_seconds", "node" => node)
+        };
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        for gone in shown.iter().filter(|node| !offsets.contains_key(node)) {
+            gauge(gone).set(f64::NAN);
         }
+        for (node, offset) in offsets {
+            gauge(node).set(*offset as f64 / 1e6);
+        }
+        *shown = offsets.keys().copied().collect();
     }
 
     /// What is known of the nodes' clocks; none while there are no other nodes.
@@ -287,6 +305,26 @@ mod tests {
             observe(&clock, 2, 0);
             clock.settle(&others);
             assert!(shown.render().contains("\nclock_width_alarm 0\n"), "{:?}", clock.status());
+        });
+    }
+
+    #[test]
+    fn the_clock_of_a_node_that_is_gone_is_not_shown_any_more() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let shown = recorder.handle();
+        let gone = |node: u32| {
+            shown.render().contains(&format!("\nclock_offset_seconds{{node=\"{node}\"}} NaN\n"))
+        };
+        metrics::with_local_recorder(&recorder, || {
+            let clock = clock();
+            observe(&clock, 2, 0);
+            observe(&clock, 3, 0);
+            clock.settle(&[NodeId(2), NodeId(3)]);
+            assert!(!gone(2) && !gone(3), "{}", shown.render());
+            clock.settle(&[NodeId(2)]);
+            assert!(!gone(2) && gone(3), "{}", shown.render());
+            clock.settle(&[]);
+            assert!(gone(2), "{}", shown.render());
         });
     }
 

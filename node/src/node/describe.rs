@@ -6,8 +6,10 @@ use ephemeris_raft::GroupStatus;
 use ephemeris_store::ids::GroupId;
 
 use super::Node;
+use crate::identity::FORMAT;
 use crate::partition::Gauges;
 use crate::requests::{NodeDescription, ReplicaDescription, Stored};
+use crate::transport::PROTOCOL;
 
 impl Node {
     /// What must hold before this node is sent requests: each by name, and whether it does.
@@ -35,6 +37,13 @@ impl Node {
     /// Brings the gauges up to date, for whoever reads metrics now.
     #[expect(clippy::cast_precision_loss, reason = "gauges are doubles")]
     pub(crate) fn record_gauges(&self) {
+        let (protocol, format) = (PROTOCOL.to_string(), FORMAT.to_string());
+        let version = env!("CARGO_PKG_VERSION");
+        metrics::gauge!("build_info", "version" => version, "protocol" => protocol, "format" => format)
+            .set(1.0);
+        for (condition, holds) in self.readiness() {
+            metrics::gauge!("ready", "condition" => condition).set(f64::from(u8::from(holds)));
+        }
         let log = self.inner.storage.wal.stats();
         metrics::counter!("log_syncs_total").absolute(log.syncs);
         metrics::counter!("log_entries_total").absolute(log.entries);
@@ -44,12 +53,16 @@ impl Node {
         metrics::gauge!("state_disk_bytes").set(usage.disk_bytes as f64);
         metrics::gauge!("state_unflushed_bytes").set(usage.unflushed_bytes as f64);
         let replicas = self.local_partitions();
-        let leads = replicas.iter().filter(|local| local.group().leadership().is_me).count();
+        let statuses: Vec<GroupStatus> =
+            replicas.iter().map(|local| local.group().status()).collect();
+        let leads = statuses.iter().filter(|status| status.leadership.is_me).count();
         let items: u64 = replicas.iter().map(|local| local.group().machine().state().items()).sum();
         metrics::gauge!("partition_replicas").set(replicas.len() as f64);
         metrics::gauge!("partition_leaders").set(leads as f64);
-        let resting = replicas.iter().filter(|local| local.group().status().is_resting).count();
+        let resting = statuses.iter().filter(|status| status.is_resting).count();
         metrics::gauge!("partition_replicas_resting").set(resting as f64);
+        let lag = statuses.iter().chain([&self.inner.catalog.status()]).map(lag_max).max();
+        metrics::gauge!("replica_lag_entries_max").set(lag.unwrap_or_default() as f64);
         metrics::gauge!("items_stored").set(items as f64);
         let gauges: Vec<Gauges> =
             replicas.iter().filter_map(|local| local.service().gauges()).collect();
@@ -89,6 +102,13 @@ impl Node {
     }
 }
 
+/// How many entries the replica that is farthest behind lacks, if this one leads.
+fn lag_max(status: &GroupStatus) -> u64 {
+    let last = status.last.unwrap_or_default();
+    let lag = |matched: &Option<u64>| last.saturating_sub(matched.unwrap_or_default());
+    status.matching.values().map(lag).max().unwrap_or_default()
+}
+
 fn describe_replica(
     group: GroupId,
     status: GroupStatus,
@@ -106,5 +126,62 @@ fn describe_replica(
         is_joint: status.is_joint,
         learners: status.learners,
         stopped: status.stopped,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ephemeris_store::ids::{NodeId, ReplicaId};
+    use metrics_exporter_prometheus::PrometheusBuilder;
+
+    use super::*;
+    use crate::config::{NodeConfig, Settings};
+    use crate::platform::OperatingSystem;
+    use crate::supervisor::Tasks;
+
+    async fn a_node(directory: &tempfile::TempDir) -> Node {
+        let data_dir = directory.path().join("data");
+        let config = NodeConfig::single(&Settings { data_dir, ..Settings::default() }).unwrap();
+        let machine = OperatingSystem::take(&config).unwrap();
+        Node::start(&machine, config.clone(), config.http, Tasks::new()).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn gauges_tell_what_runs_and_what_it_lacks_to_be_ready() {
+        let directory = tempfile::tempdir().unwrap();
+        let node = a_node(&directory).await;
+        while !node.readiness().iter().all(|(_, holds)| *holds) {
+            tokio::task::yield_now().await;
+        }
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let shown = || {
+            metrics::with_local_recorder(&recorder, || node.record_gauges());
+            recorder.handle().render()
+        };
+        let ready = shown();
+        assert!(ready.contains("\nready{condition=\"not draining\"} 1\n"), "{ready}");
+        assert!(ready.contains(&format!("protocol=\"{PROTOCOL}\"")), "{ready}");
+        assert!(ready.contains("\nreplica_lag_entries_max 0\n"), "{ready}");
+        node.inner.draining.store(true, Ordering::SeqCst);
+        let draining = shown();
+        assert!(draining.contains("\nready{condition=\"not draining\"} 0\n"), "{draining}");
+        assert!(draining.contains("\nready{condition=\"clocks agree\"} 1\n"), "{draining}");
+        node.stop().await;
+    }
+
+    #[tokio::test]
+    async fn lag_is_that_of_the_replica_farthest_behind() {
+        let directory = tempfile::tempdir().unwrap();
+        let node = a_node(&directory).await;
+        let mut status = node.inner.catalog.status();
+        node.stop().await;
+        status.last = Some(10);
+        let replica = |node| ReplicaId { node: NodeId(node), incarnation: 0 };
+        status.matching = [(replica(1), Some(10)), (replica(2), Some(4))].into();
+        assert_eq!(lag_max(&status), 6);
+        status.matching.insert(replica(3), None);
+        assert_eq!(lag_max(&status), 10, "it has nothing");
+        status.matching.clear();
+        assert_eq!(lag_max(&status), 0, "it does not lead");
     }
 }
