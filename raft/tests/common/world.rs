@@ -3,7 +3,7 @@
 //!
 //! 1. Each seed has its own selection of faults, so that some are seen often together.
 //! 2. Operations run side by side; an item has one writer at a time, so what a reader may see is
-//!    known: at least what was acknowledged before the read began, at most what was sent.
+//!    known: at least what was acknowledged or read before the read began, at most what was sent.
 //! 3. At the end everything is put right: the replicas agree in every row, and what was
 //!    acknowledged is there; and once more after all of them lost power at once.
 
@@ -63,6 +63,8 @@ pub(crate) struct World {
 struct Ledger {
     /// The newest acknowledged serial number of each item.
     acknowledged: BTreeMap<u64, u64>,
+    /// The newest one that was ever read: it stays, also if its writer was told nothing.
+    seen: BTreeMap<u64, u64>,
     /// The newest one that was ever sent.
     sent: BTreeMap<u64, u64>,
     /// Items that somebody writes just now.
@@ -73,14 +75,20 @@ struct Ledger {
 }
 
 impl Ledger {
-    fn check(&self, item: u64, floor: Option<u64>, found: Option<u64>) {
+    /// Judges what a read that began with this floor has found; later ones find no less.
+    fn judge(&mut self, item: u64, floor: Option<u64>, found: Option<u64>) {
         let sent = self.sent.get(&item).copied();
-        assert!(found >= floor, "item {item}: {found:?}, but {floor:?} was acknowledged before");
+        assert!(found >= floor, "item {item}: {found:?}, but {floor:?} was there before");
         assert!(found <= sent, "item {item}: {found:?}, but {sent:?} was the last one sent");
+        if let Some(found) = found {
+            let seen = self.seen.entry(item).or_default();
+            *seen = found.max(*seen);
+        }
     }
 
+    /// What a read that begins now finds at least.
     fn floor(&self, item: u64) -> Option<u64> {
-        self.acknowledged.get(&item).copied()
+        self.acknowledged.get(&item).max(self.seen.get(&item)).copied()
     }
 }
 
@@ -210,7 +218,7 @@ impl World {
     }
 
     /// Reads through any node, half of the time through one that leads: an answer is never older than the
-    /// newest write that was acknowledged before.
+    /// newest write that was acknowledged, or read, before.
     fn read(&mut self) {
         let item = self.rng.random_range(0..ITEMS);
         let leads = |node: &&Node| node.group().leadership().is_me;
@@ -234,7 +242,7 @@ impl World {
                 let mut ledger = ledger.lock().unwrap_or_else(PoisonError::into_inner);
                 ledger.reads += 1;
                 ledger.reads_following += u64::from(follows);
-                ledger.check(item, floor, found);
+                ledger.judge(item, floor, found);
             }
         });
     }
@@ -315,8 +323,9 @@ impl World {
         let leader = self.cluster.wait_for_leader().await;
         for item in 0..ITEMS {
             let found = self.cluster.read(leader, &format!("i{item}")).await;
-            let ledger = self.ledger();
-            ledger.check(item, ledger.floor(item), found.expect("a healed cluster answers"));
+            let mut ledger = self.ledger();
+            let floor = ledger.floor(item);
+            ledger.judge(item, floor, found.expect("a healed cluster answers"));
         }
     }
 
