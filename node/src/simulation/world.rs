@@ -303,6 +303,11 @@ impl World {
         });
     }
 
+    /// How often a node has synced a file of a snapshot that it received.
+    pub(super) fn snapshot_syncs(&self, number: u32) -> u64 {
+        self.with(number, |node| node.disks.snapshots.syncs())
+    }
+
     /// The process of a node, if it runs.
     pub(super) fn host(&self, number: u32) -> Option<Host> {
         self.with(number, |node| node.process.as_ref().map(|process| process.host.clone()))
