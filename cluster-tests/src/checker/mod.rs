@@ -5,9 +5,11 @@
 //! is right: no early and no late expiry, nothing lost, nothing done twice, nothing that comes back.
 //! `check_all` does so for many keys, each by itself, several at once.
 //! `came_back` looks for the last of these alone, in a time that grows with the history and no faster;
-//! `stamps` judges what the answers say of time.
+//! `stamps` judges what the answers say of time. `Counts` and `List` judge what only grows.
 
+mod counts;
 mod irreversible;
+mod lists;
 mod model;
 mod search;
 mod shrink;
@@ -23,7 +25,9 @@ use std::time::{Duration, Instant};
 use crate::clock::monotonic;
 use crate::history::{Operation, Policy};
 
+pub use counts::Counts;
 pub use irreversible::{Revival, came_back};
+pub use lists::List;
 pub use model::Tolerance;
 pub use search::Budget;
 pub use stamps::{WrongStamp, wrong_stamps};

@@ -3,9 +3,8 @@
 use std::sync::Mutex;
 
 use anyhow::Result;
-use ephemeris_cluster_tests::checker::Tolerance;
+use ephemeris_cluster_tests::checker::{Counts, Tolerance};
 use ephemeris_cluster_tests::client::{Answer, Call, Container};
-use ephemeris_cluster_tests::history::Nanos;
 use rand::RngExt as _;
 use serde_json::{Value, json};
 
@@ -15,17 +14,6 @@ use super::{
 use crate::hand::{Hand, Reply, locked};
 
 const COUNTERS: usize = 4;
-
-/// What happened to a counter, or to whatever else is counted.
-#[derive(Clone, Default)]
-pub(super) struct Counts {
-    /// Calls and returns of increments; none where nobody knows what came of them.
-    pub(super) increments: Vec<(Nanos, Option<Nanos>)>,
-    /// Calls, returns, and what was shown.
-    pub(super) reads: Vec<(Nanos, Nanos, u64)>,
-    /// What was shown in the end, if it is no counter.
-    gone: Option<String>,
-}
 
 pub(super) struct Counter {
     container: Container,
@@ -118,53 +106,10 @@ impl Workload for Counter {
 
     fn judge(&self, _tolerance: Tolerance) -> Vec<Finding> {
         let counters = locked(&self.counters);
-        let checked = counters.iter().map(|one| one.increments.len() + one.reads.len()).sum();
+        let checked = counters.iter().map(Counts::len).sum();
         let wrong = counters.iter().enumerate().flat_map(|(which, one)| {
             one.wrong().into_iter().map(move |wrong| format!("c{which}: {wrong}"))
         });
         vec![Finding::new("counter: each increment once", checked, wrong.collect())]
-    }
-}
-
-impl Counts {
-    /// Reads of less than was acknowledged before, or of more than was ever begun.
-    pub(super) fn wrong(&self) -> Vec<String> {
-        let mut returns: Vec<Nanos> = self.increments.iter().filter_map(|(_, ret)| *ret).collect();
-        let mut calls: Vec<Nanos> = self.increments.iter().map(|(call, _)| *call).collect();
-        returns.sort_unstable();
-        calls.sort_unstable();
-        let gone = self.gone.iter().map(|shown| format!("is gone in the end: {shown}"));
-        let mut wrong: Vec<String> = gone.collect();
-        for (call, ret, n) in &self.reads {
-            let least = returns.partition_point(|at| at < call) as u64;
-            let most = calls.partition_point(|at| at < ret) as u64;
-            if !(least..=most).contains(n) {
-                wrong.push(format!("{n} was read, of {least} to {most}"));
-            }
-        }
-        wrong
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_read_is_between_what_was_acknowledged_and_what_was_begun() {
-        let increments = vec![(10, Some(20)), (30, None), (50, Some(60))];
-        let judged = |reads: Vec<(Nanos, Nanos, u64)>| {
-            Counts { increments: increments.clone(), reads, gone: None }.wrong().len()
-        };
-        assert_eq!(judged(vec![(0, 5, 0), (25, 28, 1), (61, 70, 2), (61, 70, 3)]), 0);
-        assert_eq!(judged(vec![(25, 28, 0)]), 1, "lost");
-        assert_eq!(judged(vec![(25, 28, 2)]), 1, "done twice");
-        assert_eq!(judged(vec![(61, 70, 4)]), 1, "done twice");
-    }
-
-    #[test]
-    fn a_counter_that_is_gone_in_the_end_is_wrong() {
-        let counts = Counts { gone: Some("404/0".to_string()), ..Counts::default() };
-        assert_eq!(counts.wrong().len(), 1);
     }
 }

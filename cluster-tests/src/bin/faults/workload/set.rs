@@ -4,12 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Mutex;
 
 use anyhow::Result;
-use ephemeris_cluster_tests::checker::Tolerance;
+use ephemeris_cluster_tests::checker::{Counts, Tolerance};
 use ephemeris_cluster_tests::client::Container;
 use rand::RngExt as _;
 use serde_json::{Value, json};
 
-use super::counter::Counts;
 use super::{
     Doing, Finding, Kind, ONE_PARTITION, PAGE_ROWS, Workload, create_container, drain, query, rows,
     store,
