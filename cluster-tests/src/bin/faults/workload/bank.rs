@@ -1,9 +1,9 @@
-//! W5: transfers in batches leave the sum as it is.
+//! W5: transfers in batches leave the sum as it is, and are counted, each once.
 
 use std::sync::Mutex;
 
 use anyhow::Result;
-use ephemeris_cluster_tests::checker::Tolerance;
+use ephemeris_cluster_tests::checker::{Counts, Tolerance};
 use ephemeris_cluster_tests::client::{Answer, Call, Container};
 use rand::RngExt as _;
 use serde_json::{Value, json};
@@ -16,20 +16,30 @@ use crate::hand::{Hand, Reply, locked};
 
 const ACCOUNTS: usize = 8;
 const BALANCE: i64 = 100;
+/// The item that every transfer counts itself in: a sum stays the same if a transfer is lost as a whole, or done
+/// twice.
+const TALLY: &str = "tally";
 
 pub(super) struct Bank {
     container: Container,
     /// The balances that reads have shown.
     reads: Mutex<Vec<Vec<i64>>>,
+    /// Transfers, and what was shown of their number.
+    tally: Mutex<Counts>,
 }
 
 impl Bank {
     pub(super) fn new() -> Self {
-        Self { container: Kind::Bank.container(), reads: Mutex::default() }
+        Self { container: Kind::Bank.container(), reads: Mutex::default(), tally: Mutex::default() }
     }
 
     fn read(&self) -> Call {
+        // The tally has none: what is undefined is no row.
         query(&self.container, "SELECT VALUE c.balance FROM c", PAGE_ROWS).key(&key())
+    }
+
+    fn read_tally(&self) -> Call {
+        Call::get(self.container.item(TALLY)).key(&key())
     }
 
     /// Notes the balances of an answer; one without rows shows none, and is judged like the others, unless the
@@ -44,6 +54,11 @@ impl Bank {
 
 fn balances_of(answer: &Answer) -> Vec<i64> {
     rows(answer).iter().filter_map(Value::as_i64).collect()
+}
+
+/// What the tally shows; none if it is gone.
+fn counted(answer: &Answer) -> Option<u64> {
+    answer.json()["n"].as_u64()
 }
 
 fn key() -> Value {
@@ -67,41 +82,60 @@ impl Workload for Bank {
         Box::pin(async {
             create_container(hand, &self.container, ONE_PARTITION, json!({})).await?;
             let account = |number| json!({ "id": id(number), "pk": key(), "balance": BALANCE });
-            store_all(hand, &self.container, (0..ACCOUNTS).map(account)).await
+            let tally = json!({ "id": TALLY, "pk": key(), "n": 0 });
+            store_all(hand, &self.container, (0..ACCOUNTS).map(account).chain([tally])).await
         })
     }
 
     fn step<'a>(&'a self, _which: u32, hand: &'a mut Hand) -> Doing<'a> {
         Box::pin(async {
-            if hand.rng.random_bool(0.4) {
+            if hand.rng.random_bool(0.3) {
                 if let Reply::Answered(answer) = hand.ask(&self.read()).await.reply {
                     self.note(&answer);
+                }
+                return;
+            }
+            if hand.rng.random_bool(0.2) {
+                let asked = hand.ask(&self.read_tally()).await;
+                let Reply::Answered(answer) = &asked.reply else { return };
+                match counted(answer) {
+                    Some(n) => locked(&self.tally).reads.push((asked.call, asked.ret, n)),
+                    None => hand.shared.complain(format!("a tally: {}", answer.describe())),
                 }
                 return;
             }
             let from = hand.rng.random_range(0..ACCOUNTS);
             let to = (from + hand.rng.random_range(1..ACCOUNTS)) % ACCOUNTS;
             let amount = hand.rng.random_range(1..10);
-            let add = |account: usize, amount: i64| {
-                let operations = json!([{ "op": "incr", "path": "/balance", "value": amount }]);
+            let add = |id: &str, member: &str, amount: i64| {
+                let operations = json!([{ "op": "incr", "path": member, "value": amount }]);
                 json!({
                     "operationType": "Patch",
-                    "id": id(account),
+                    "id": id,
                     "resourceBody": { "operations": operations },
                 })
             };
-            let batch = json!([add(from, -amount), add(to, amount)]);
+            let batch = json!([
+                add(&id(from), "/balance", -amount),
+                add(&id(to), "/balance", amount),
+                add(TALLY, "/n", 1),
+            ]);
             let call = Call::post(self.container.items(), batch.to_string())
                 .header("content-type", "application/json")
                 .header("x-ms-cosmos-is-batch-request", "True")
                 .header("x-ms-cosmos-batch-atomic", "True")
                 .header("x-ms-cosmos-batch-continue-on-error", "False")
                 .key(&key());
-            if let Reply::Answered(answer) = hand.ask(&call).await.reply
-                && answer.status != 200
-            {
-                hand.shared.complain(format!("a transfer: {}", answer.describe()));
-            }
+            let asked = hand.ask(&call).await;
+            let done = match asked.reply {
+                Reply::Answered(answer) if answer.status == 200 => Some(asked.ret),
+                Reply::Answered(answer) => {
+                    return hand.shared.complain(format!("a transfer: {}", answer.describe()));
+                }
+                Reply::Unknown => None,
+                Reply::Refused => return,
+            };
+            locked(&self.tally).increments.push((asked.call, done));
         })
     }
 
@@ -119,13 +153,24 @@ impl Workload for Bank {
                 }
             }
             locked(&self.reads).push(balances);
+            let call = hand.now();
+            let answer = hand.insist_answer(&self.read_tally(), RECOVERY).await?;
+            let ret = hand.now();
+            let tally = &mut *locked(&self.tally);
+            match counted(&answer) {
+                Some(n) => tally.reads.push((call, ret, n)),
+                None => tally.gone = Some(answer.describe()),
+            }
             Ok(())
         })
     }
 
     fn judge(&self, _tolerance: Tolerance) -> Vec<Finding> {
-        let reads = locked(&self.reads);
-        vec![Finding::new("bank: the sum stays", reads.len(), wrong(&reads))]
+        let (reads, tally) = (locked(&self.reads), locked(&self.tally));
+        vec![
+            Finding::new("bank: the sum stays", reads.len(), wrong(&reads)),
+            Finding::new("bank: each transfer once", tally.len(), tally.wrong()),
+        ]
     }
 }
 
