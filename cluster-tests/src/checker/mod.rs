@@ -5,9 +5,11 @@
 //! is right: no early and no late expiry, nothing lost, nothing done twice, nothing that comes back.
 //! `check_all` does so for many keys, each by itself, several at once.
 //! `came_back` looks for the last of these alone, in a time that grows with the history and no faster;
-//! `stamps` judges what the answers say of time. `Counts` and `List` judge what only grows.
+//! `stamps` judges what the answers say of time. `Counts` and `List` judge what only grows,
+//! `Due` reads around the second in which something expires.
 
 mod counts;
+mod due;
 mod irreversible;
 mod lists;
 mod model;
@@ -26,6 +28,7 @@ use crate::clock::monotonic;
 use crate::history::{Operation, Policy};
 
 pub use counts::Counts;
+pub use due::{Due, Margin, Read, Verdict as DueVerdict};
 pub use irreversible::{Revival, came_back};
 pub use lists::List;
 pub use model::Tolerance;

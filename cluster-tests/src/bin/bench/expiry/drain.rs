@@ -5,11 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::bail;
+use ephemeris_cluster_tests::checker::Due;
 use ephemeris_cluster_tests::client::{Client, Container};
 use ephemeris_cluster_tests::cluster::Status;
 use ephemeris_cluster_tests::{clock, wait};
-
-use super::due::Due;
 
 /// Pause between two looks; what a drain's length is exact to.
 const LOOK_EVERY: Duration = Duration::from_millis(50);

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use ephemeris_cluster_tests::checker::Due;
 use ephemeris_cluster_tests::client::{Call, Client, Container};
 use ephemeris_cluster_tests::clock;
 use serde::Deserialize;
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use super::due::Due;
 use crate::sources::item;
 
 /// Items of one batch: the most there may be.

@@ -7,7 +7,6 @@
 //! 4. All of it again with nobody asking for anything: how fast it is when idle.
 
 mod drain;
-mod due;
 mod fill;
 mod outcome;
 mod readers;

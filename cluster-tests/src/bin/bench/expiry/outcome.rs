@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use ephemeris_cluster_tests::load::Seen;
 use serde::Serialize;
 
-use super::readers::Seen;
 use crate::report::{Run, shown};
 
 /// A peak of expiry: one round under load and one without.
@@ -45,7 +45,7 @@ pub(super) struct Drains {
 impl Expiry {
     /// The outcome of a round with the runs `steady` and `drain`, and of one without load.
     pub(super) fn new(items: u32, seen: Seen, drains: Drains, steady: &Run, drain: &Run) -> Self {
-        let Seen { reads, visible, early, unexpected } = seen;
+        let Seen { reads, visible, early, unexpected, told: _ } = seen;
         let ratio = |of: f64, to: f64| of / to.max(f64::MIN_POSITIVE);
         Self {
             concurrency: drain.concurrency,

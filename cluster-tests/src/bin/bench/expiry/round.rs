@@ -6,17 +6,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::bail;
+use ephemeris_cluster_tests::checker::Due;
 use ephemeris_cluster_tests::client::{AccountKey, Client, Container};
-use ephemeris_cluster_tests::load::{ClosedLoop, Connection, Measured, Source};
+use ephemeris_cluster_tests::load::{ClosedLoop, Connection, Measured, Seen, Source};
 use ephemeris_cluster_tests::measure::Usage;
 use indicatif::ProgressBar;
 use serde_json::json;
 
 use super::drain::Replicas;
-use super::due::Due;
 use super::fill::DueItems;
 use super::outcome::{Drains, Expiry};
-use super::readers::{Readers, Seen};
+use super::readers;
 use crate::arguments::Arguments;
 use crate::plan::summarise;
 use crate::report::{Run, Server};
@@ -94,7 +94,7 @@ impl Scenario<'_> {
         tokio::time::sleep(steady_in).await;
 
         self.progress.set_message(format!("expiry: creates with {concurrency}, steady"));
-        let readers = Readers::start(&self.servers.addresses()?, &self.key, &items);
+        let readers = readers::start(&self.servers.addresses()?, &self.key, &items);
         let begun = self.look().await;
         let sources = self.creates(items.round * RUNS_A_ROUND, concurrency, &sent);
         let steady = ClosedLoop::lasting(items.due.remaining()).run(sources).await;

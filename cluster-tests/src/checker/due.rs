@@ -2,27 +2,35 @@
 
 use std::time::Duration;
 
-use ephemeris_cluster_tests::clock;
+use crate::clock;
 
-/// Reads that start this long after the due second, or later, must find nothing: what the nodes'
-/// clocks may be apart, and some more.
-const SURELY_DEAD_AFTER_MS: u64 = 50;
+/// How far the clocks may be apart of who judges and who answers, in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Margin {
+    /// Reads that end earlier than so long before the due second must find the item.
+    pub before_ms: u64,
+    /// Reads that start so long after the due second, or later, must find nothing.
+    pub after_ms: u64,
+}
 
 /// The second items fall due in, of Unix time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Due(pub(super) u64);
+pub struct Due(pub u64);
 
 /// A point read of a due item, by the wall clock in milliseconds.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Read {
-    pub(super) started_ms: u64,
-    pub(super) finished_ms: u64,
-    pub(super) status: u16,
+pub struct Read {
+    /// Before it was sent.
+    pub started_ms: u64,
+    /// After its answer had come.
+    pub finished_ms: u64,
+    /// Of the answer; 0 if there was none.
+    pub status: u16,
 }
 
 /// What a read says of expiry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub enum Verdict {
     /// It may see what it saw.
     Right,
     /// It saw an item that had expired.
@@ -35,37 +43,38 @@ pub(super) enum Verdict {
 
 impl Due {
     /// The second that begins in so many.
-    pub(super) fn after(seconds: u64) -> Self {
+    pub fn after(seconds: u64) -> Self {
         Self(clock::wall_ms() / 1000 + 1 + seconds)
     }
 
     /// The time to live of an item with this `_ts`; none if it is too late for one.
-    pub(super) fn ttl_from(self, stamp: u64) -> Option<u64> {
+    pub fn ttl_from(self, stamp: u64) -> Option<u64> {
         self.0.checked_sub(stamp).filter(|ttl| *ttl > 0)
     }
 
     /// How long until it begins; nothing once it has.
-    pub(super) fn remaining(self) -> Duration {
+    pub fn remaining(self) -> Duration {
         Duration::from_millis(self.ms().saturating_sub(clock::wall_ms()))
     }
 
     /// How long ago it began; nothing before.
-    pub(super) fn elapsed(self) -> Duration {
+    pub fn elapsed(self) -> Duration {
         Duration::from_millis(clock::wall_ms().saturating_sub(self.ms()))
     }
 
     /// Judges a read. One that was under way while the second began may see either.
-    pub(super) fn judge(self, read: Read) -> Verdict {
+    pub fn judge(self, read: Read, margin: Margin) -> Verdict {
         let Read { started_ms, finished_ms, status } = read;
         match status {
-            200 if started_ms >= self.ms() + SURELY_DEAD_AFTER_MS => Verdict::Visible,
-            404 if finished_ms < self.ms() => Verdict::Early,
+            200 if started_ms >= self.ms() + margin.after_ms => Verdict::Visible,
+            404 if finished_ms + margin.before_ms < self.ms() => Verdict::Early,
             200 | 404 => Verdict::Right,
             _ => Verdict::Unexpected,
         }
     }
 
-    fn ms(self) -> u64 {
+    /// When it begins, in milliseconds of Unix time.
+    pub fn ms(self) -> u64 {
         self.0 * 1000
     }
 }
@@ -75,7 +84,8 @@ mod tests {
     use super::*;
 
     fn verdict(started_ms: u64, finished_ms: u64, status: u16) -> Verdict {
-        Due(10).judge(Read { started_ms, finished_ms, status })
+        let margin = Margin { before_ms: 5, after_ms: 50 };
+        Due(10).judge(Read { started_ms, finished_ms, status }, margin)
     }
 
     #[test]
@@ -87,8 +97,8 @@ mod tests {
 
     #[test]
     fn a_read_ended_before_the_due_second_must_find_the_item() {
-        assert_eq!(verdict(9_990, 9_999, 404), Verdict::Early);
-        assert_eq!(verdict(9_990, 10_000, 404), Verdict::Right);
+        assert_eq!(verdict(9_980, 9_994, 404), Verdict::Early);
+        assert_eq!(verdict(9_980, 9_995, 404), Verdict::Right);
         assert_eq!(verdict(9_990, 9_999, 200), Verdict::Right);
     }
 
