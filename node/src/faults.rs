@@ -5,7 +5,8 @@
 //! `EPHEMERIS_FAULTS` names says what is wrong, in JSON, and is looked at every ten milliseconds:
 //! `{"wall": {"ahead_ms": 3600000, "pace": 2.0}, "log": "failing_syncs"}`. Without it all is well, except
 //! that the power fails at every end of the process. `{"crash": "log-synced"}` ends it at one of the
-//! `points`.
+//! `points`. What was understood is written to a file beside it, `faults.seen`; what cannot be understood ends the
+//! process with 78: a test must not go on as if its fault were there.
 
 mod points;
 mod state;
@@ -13,7 +14,7 @@ mod state;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -32,7 +33,15 @@ use state::{Faulty, StateDisk};
 /// How often the file is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
+/// How the process ends if it cannot understand the file: `EX_CONFIG`.
+const EXIT_NOT_UNDERSTOOD: i32 = 78;
+/// Where it says what it takes from the file.
+const SEEN: &str = "faults.seen";
+/// How long a clock that strobes shows the same side, in microseconds.
+const STROBE_MICROS: i64 = 15_000;
+
 const NO_SPACE: i32 = rustix::io::Errno::NOSPC.raw_os_error();
+const TOO_MANY_FILES: i32 = rustix::io::Errno::MFILE.raw_os_error();
 const BROKEN: i32 = rustix::io::Errno::IO.raw_os_error();
 
 /// Runs the program on a machine that lies.
@@ -57,11 +66,13 @@ struct WallClock {
     ahead_ms: i64,
     /// 1 is right, 0 stands still.
     pace: f64,
+    /// So far it is ahead and behind, in turns of a few milliseconds.
+    strobe_ms: i64,
 }
 
 impl Default for WallClock {
     fn default() -> Self {
-        Self { ahead_ms: 0, pace: 1.0 }
+        Self { ahead_ms: 0, pace: 1.0, strobe_ms: 0 }
     }
 }
 
@@ -105,19 +116,64 @@ impl Now {
         *locked(&self.faults)
     }
 
-    /// Reads the file again and again, as long as somebody has use for it.
-    fn follow(now: &Weak<Self>, file: &PathBuf) {
+    /// Looks at the file again and again, as long as somebody has use for it.
+    fn follow(now: &Weak<Self>, mut file: FaultsFile) {
         while let Some(now) = now.upgrade() {
-            // No file, or one that is being written, changes nothing.
-            if let Ok(text) = fs::read(file)
-                && let Ok(faults) = serde_json::from_slice(&text)
-            {
-                now.set(faults);
-            }
+            now.look(&mut file);
             drop(now);
             std::thread::sleep(LOOK_EVERY);
         }
     }
+
+    /// Takes what the file says, or ends the process.
+    fn look(&self, file: &mut FaultsFile) {
+        match file.read() {
+            Ok(Some(faults)) => self.set(faults),
+            Ok(None) => {}
+            // A node without descriptors can open nothing: it goes on as it was told last.
+            Err(why) if why.raw_os_error() == Some(TOO_MANY_FILES) => {}
+            Err(why) => {
+                eprintln!("{} cannot be followed: {why}", file.path.display());
+                std::process::exit(EXIT_NOT_UNDERSTOOD);
+            }
+        }
+    }
+}
+
+/// The file that says what is wrong. Whoever writes it renames it into its place: nobody reads half of it.
+struct FaultsFile {
+    path: PathBuf,
+    /// What it said last.
+    text: Option<Vec<u8>>,
+}
+
+impl FaultsFile {
+    fn new(path: PathBuf) -> Self {
+        Self { path, text: None }
+    }
+
+    /// What it says, if that is new, and tells that it was understood. No file says nothing.
+    fn read(&mut self) -> io::Result<Option<Faults>> {
+        let text = match fs::read(&self.path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        if self.text.as_ref() == Some(&text) {
+            return Ok(None);
+        }
+        let faults = serde_json::from_slice(&text)?;
+        tell(&self.path.with_file_name(SEEN), &text)?;
+        self.text = Some(text);
+        Ok(Some(faults))
+    }
+}
+
+/// Replaces a file at once.
+fn tell(file: &Path, text: &[u8]) -> io::Result<()> {
+    let new = file.with_extension("told");
+    fs::write(&new, text)?;
+    fs::rename(new, file)
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -133,8 +189,10 @@ impl FaultyMachine {
     fn take(config: &NodeConfig) -> Result<Self, DirectoryError> {
         let now = Arc::new(Now::new());
         if let Some(file) = std::env::var_os("EPHEMERIS_FAULTS").map(PathBuf::from) {
+            let mut file = FaultsFile::new(file);
+            now.look(&mut file);
             let followed = Arc::downgrade(&now);
-            let follow = move || Now::follow(&followed, &file);
+            let follow = move || Now::follow(&followed, file);
             let thread = std::thread::Builder::new().name("faults".into()).spawn(follow);
             thread
                 .map_err(|source| DirectoryError::Io { path: "EPHEMERIS_FAULTS".into(), source })?;
@@ -189,7 +247,9 @@ impl WallClock {
         reason = "minutes in microseconds"
     )]
     fn shown(self, right: i64, passed: i64) -> i64 {
-        right + self.ahead_ms * 1000 + (passed as f64 * (self.pace - 1.0)) as i64
+        let side = if passed / STROBE_MICROS % 2 == 0 { 1 } else { -1 };
+        let off_ms = self.ahead_ms + side * self.strobe_ms;
+        right + off_ms * 1000 + (passed as f64 * (self.pace - 1.0)) as i64
     }
 }
 
@@ -409,10 +469,38 @@ mod tests {
 
     #[test]
     fn a_wall_clock_is_ahead_fast_slow_or_stands_still() {
-        let shown = |ahead_ms, pace| WallClock { ahead_ms, pace }.shown(5_000_000, 1_000_000);
+        let shown = |ahead_ms, pace| {
+            let clock = WallClock { ahead_ms, pace, ..WallClock::default() };
+            clock.shown(5_000_000, 1_000_000)
+        };
         assert_eq!(shown(0, 1.0), 5_000_000);
         assert_eq!(shown(-1000, 1.0), 4_000_000);
         assert_eq!(shown(0, 2.0), 6_000_000);
         assert_eq!(shown(0, 0.0), 4_000_000);
+    }
+
+    #[test]
+    fn a_clock_that_strobes_is_on_either_side_in_turns() {
+        let clock: WallClock = serde_json::from_str(r#"{"strobe_ms": 500}"#).unwrap();
+        let off = |passed_ms: i64| clock.shown(0, passed_ms * 1000) / 1000;
+        assert_eq!([0, 14, 15, 29, 30, 44, 45].map(off), [500, 500, -500, -500, 500, 500, -500]);
+    }
+
+    #[test]
+    fn what_is_understood_is_told_and_nothing_else_passes() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, seen) = (directory.path().join("faults.json"), directory.path().join(SEEN));
+        let mut file = FaultsFile::new(path.clone());
+        assert_eq!(file.read().unwrap(), None, "there is no file");
+        let full = r#"{"log": "full"}"#;
+        fs::write(&path, full).unwrap();
+        assert_eq!(file.read().unwrap().map(|faults| faults.log), Some(LogDisk::Full));
+        assert_eq!(fs::read_to_string(&seen).unwrap(), full);
+        assert_eq!(file.read().unwrap(), None, "it is nothing new");
+        for wrong in [r#"{"wall": {"ahead": 1}}"#, r#"{"disk": "full"}"#, "{", ""] {
+            fs::write(&path, wrong).unwrap();
+            assert!(file.read().is_err(), "{wrong}");
+            assert_eq!(fs::read_to_string(&seen).unwrap(), full, "{wrong}");
+        }
     }
 }
