@@ -7,6 +7,8 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rand::RngExt as _;
@@ -46,6 +48,8 @@ pub type Link = (u32, u32);
 pub(super) struct Links {
     ports: BTreeMap<Link, Port>,
     passages: BTreeMap<Link, watch::Sender<Passage>>,
+    /// Bytes that did not just pass.
+    touched: Arc<AtomicU64>,
     /// Ends with the cluster.
     proxies: JoinSet<()>,
 }
@@ -58,13 +62,16 @@ impl Links {
         let ports: BTreeMap<Link, Port> = pairs.iter().map(|link| (*link, Port::take())).collect();
         let passages: BTreeMap<Link, watch::Sender<Passage>> =
             pairs.iter().map(|link| (*link, watch::Sender::new(Passage::Open))).collect();
-        let mut proxies = JoinSet::new();
+        let (touched, mut proxies) = (Arc::default(), JoinSet::new());
         for ((from, to), port) in &ports {
-            let there = passages[&(*from, *to)].subscribe();
-            let back = passages[&(*to, *from)].subscribe();
+            let way = |link: Link| Way {
+                passage: passages[&link].subscribe(),
+                touched: Arc::clone(&touched),
+            };
+            let (there, back) = (way((*from, *to)), way((*to, *from)));
             proxies.spawn(serve(port.address(), nodes[to], there, back));
         }
-        Self { ports, passages, proxies }
+        Self { ports, passages, touched, proxies }
     }
 
     /// Where a node reaches all others: `2=127.0.0.1:12345,…`
@@ -79,6 +86,11 @@ impl Links {
         self.passages[&link].send_replace(passage);
     }
 
+    /// How many bytes did not just pass, on all links so far.
+    pub(super) fn touched(&self) -> u64 {
+        self.touched.load(Ordering::Relaxed)
+    }
+
     pub(super) fn all(&self) -> impl Iterator<Item = Link> {
         self.passages.keys().copied()
     }
@@ -90,12 +102,14 @@ impl Drop for Links {
     }
 }
 
-async fn serve(
-    at: SocketAddr,
-    node: SocketAddr,
-    there: watch::Receiver<Passage>,
-    back: watch::Receiver<Passage>,
-) {
+/// What becomes of bytes of one direction.
+#[derive(Clone)]
+struct Way {
+    passage: watch::Receiver<Passage>,
+    touched: Arc<AtomicU64>,
+}
+
+async fn serve(at: SocketAddr, node: SocketAddr, there: Way, back: Way) {
     let listener = TcpListener::bind(at).await.expect("the port is ours");
     let mut connections = JoinSet::new();
     loop {
@@ -109,12 +123,7 @@ async fn serve(
     }
 }
 
-async fn connect(
-    caller: TcpStream,
-    node: SocketAddr,
-    there: watch::Receiver<Passage>,
-    back: watch::Receiver<Passage>,
-) -> io::Result<()> {
+async fn connect(caller: TcpStream, node: SocketAddr, there: Way, back: Way) -> io::Result<()> {
     let node = TcpStream::connect(node).await?;
     caller.set_nodelay(true)?;
     node.set_nodelay(true)?;
@@ -126,19 +135,21 @@ async fn connect(
     }
 }
 
-async fn pass(
-    mut from: OwnedReadHalf,
-    mut to: OwnedWriteHalf,
-    mut passage: watch::Receiver<Passage>,
-) -> io::Result<()> {
+async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, way: Way) -> io::Result<()> {
+    let Way { mut passage, touched } = way;
     let mut chunk = vec![0; CHUNK_BYTES];
     loop {
         let bytes = from.read(&mut chunk).await?;
         if bytes == 0 {
             return Ok(());
         }
+        let mut is_touched = false;
         loop {
             let now = *passage.borrow_and_update();
+            if !is_touched && !matches!(now, Passage::Open | Passage::Lossy(_)) {
+                is_touched = true;
+                touched.fetch_add(bytes as u64, Ordering::Relaxed);
+            }
             match now {
                 Passage::Open | Passage::Lossy(_) => break,
                 Passage::Delayed(most) => {
@@ -215,11 +226,13 @@ mod tests {
             let Nodes { links, mut stream, _echo } = two_nodes().await;
             stream.write_all(b"abcd").await.unwrap();
             assert_eq!(hear(&mut stream).await, Some(*b"abcd"));
+            assert_eq!(links.touched(), 0, "{link:?}");
             links.set(link, Passage::Held);
             stream.write_all(b"efgh").await.unwrap();
             assert_eq!(hear(&mut stream).await, None, "{link:?}");
             links.set(link, Passage::Open);
             assert_eq!(hear(&mut stream).await, Some(*b"efgh"));
+            assert_eq!(links.touched(), 4, "{link:?}");
         }
     }
 

@@ -48,6 +48,11 @@ const SETTLE_DEADLINE: Duration = Duration::from_secs(30);
 /// How long a process may take to end.
 const EXIT_DEADLINE: Duration = Duration::from_secs(30);
 
+/// How long a machine may take until it lies as it is told.
+const FAULTS_DEADLINE: Duration = Duration::from_secs(10);
+/// How `ephemeris-faulty` ends if it does not understand what is wrong.
+const EXIT_NOT_UNDERSTOOD: i32 = 78;
+
 /// What a replica may lack that takes part, while clients write.
 const LAG_MAX: u64 = 1000;
 
@@ -173,9 +178,16 @@ impl Cluster {
         self.ids().into_iter().for_each(|id| self.process_mut(id).set_binary(binary));
     }
 
-    /// Says what is wrong with a node's machine, in JSON; `{}` is nothing.
-    pub fn set_faults(&self, node: u32, faults: &str) {
-        self.process(node).set_faults(faults);
+    /// Says what is wrong with a node's machine, in JSON; `{}` is nothing. If the node runs, that is so when this
+    /// returns: what it does not understand ends it.
+    pub async fn set_faults(&self, node: u32, faults: &str) {
+        let process = self.process(node);
+        process.set_faults(faults);
+        if process.is_running() {
+            let what = format!("node {node} to see its faults, {faults}");
+            wait::until(&what, FAULTS_DEADLINE, async || process.has_seen_faults().then_some(()))
+                .await;
+        }
     }
 
     fn set_arguments(&mut self, arguments: &[&str]) {
@@ -358,6 +370,11 @@ impl Cluster {
         self.container_mut(to).filter(u8::try_from(from)?, passage)
     }
 
+    /// How many bytes were held, delayed or cut on all links so far; nothing where nobody counts them.
+    pub fn bytes_touched(&self) -> Option<u64> {
+        self.links.as_ref().map(Links::touched)
+    }
+
     /// Lets all bytes pass again.
     pub fn heal_links(&mut self) {
         if let Some(links) = &self.links {
@@ -409,7 +426,11 @@ impl Cluster {
     /// Waits for a process that was told to end, or must end by itself.
     pub async fn await_exit(&mut self, node: u32) -> ExitStatus {
         let what = format!("the end of node {node}");
-        wait::until(&what, EXIT_DEADLINE, async || self.node_mut(node).try_wait()).await
+        let ended = async || self.node_mut(node).try_wait();
+        let status = wait::until(&what, EXIT_DEADLINE, ended).await;
+        let is_understood = status.code() != Some(EXIT_NOT_UNDERSTOOD);
+        assert!(is_understood, "node {node} does not understand its faults: see its log");
+        status
     }
 
     /// Waits until a node says that it is ready.

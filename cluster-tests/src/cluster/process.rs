@@ -68,13 +68,20 @@ impl Process {
         self.program = Program::Other(binary.to_path_buf());
     }
 
-    /// Says what is wrong with the machine, in JSON: see `ephemeris-faulty`.
+    /// Says what is wrong with the machine, in JSON: see `ephemeris-faulty`. One that runs needs a moment until it
+    /// `has_seen_faults`.
     pub(super) fn set_faults(&self, faults: &str) {
         assert!(self.program == Program::Faulty, "the machine can lie");
         // Nobody reads half of it.
         let new = self.directory.join("faults.new");
         fs::write(&new, faults).expect("the temporary directory is writable");
         fs::rename(new, self.faults_file()).expect("a file can be renamed");
+    }
+
+    /// True once the machine lies as it was told last, which takes a node that runs.
+    pub(super) fn has_seen_faults(&self) -> bool {
+        let told = fs::read(self.faults_file()).expect("somebody has told it");
+        fs::read(self.directory.join("faults.seen")).is_ok_and(|seen| seen == told)
     }
 
     fn faults_file(&self) -> PathBuf {

@@ -32,7 +32,12 @@ impl Metrics {
     /// A counter or gauge; 0 if it was never set.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "counts are whole")]
     pub fn count(&self, name: &str) -> u64 {
-        self.0.get(name).copied().unwrap_or_default() as u64
+        self.value(name) as u64
+    }
+
+    /// The same, where it may be no whole number.
+    pub fn value(&self, name: &str) -> f64 {
+        self.0.get(name).copied().unwrap_or_default()
     }
 }
 

@@ -209,6 +209,11 @@ impl Mode {
         matches!(self.needs(), Some(Ability::Lie | Ability::Exhaust(Resource::Disk)))
     }
 
+    /// True if it is of what nodes say to each other, in bytes that a proxy sees.
+    fn is_of_links(self) -> bool {
+        matches!(self.needs(), Some(Ability::Pass(_)))
+    }
+
     /// True if the nodes need disks that can lose their power.
     pub(crate) fn loses_power(self) -> bool {
         self.needs() == Some(Ability::PowerLoss)
@@ -309,6 +314,12 @@ pub(crate) struct Nemesis<'c> {
     pub(crate) begun: Option<Nanos>,
     /// When it was there.
     pub(crate) installed: Option<Nanos>,
+    /// When processes were last started, or links opened, that it had ended or held.
+    pub(crate) healed: Option<Nanos>,
+    /// Why it has done nothing, if so.
+    pub(crate) in_vain: Option<String>,
+    /// By how much what the cluster takes the time to be may be off in this run.
+    pub(crate) skew: Duration,
     /// Whether modes that hit a leader and others in turns begin with the leader.
     pub(crate) leaders_first: bool,
     /// Whether they have hit a leader last.
@@ -326,6 +337,10 @@ pub(crate) struct Strike {
     pub(crate) start: Nanos,
     pub(crate) installed: Nanos,
     pub(crate) stop: Nanos,
+    /// When everything was told to go on; nodes may not have been ready yet.
+    pub(crate) healed: Nanos,
+    /// Why it does not count, if so.
+    pub(crate) in_vain: Option<String>,
 }
 
 /// Who may be hit.
@@ -362,7 +377,8 @@ impl Nemesis<'_> {
         let Cast { all, majority, others, followers, either, few, role } = self.cast(mode, leader);
         let (follower, majority) = (others[0], &all[..majority]);
         let lasts = Duration::from_millis(self.rng.random_range(1000..5000));
-        (self.begun, self.installed) = (None, None);
+        (self.begun, self.installed, self.healed, self.in_vain) = (None, None, None, None);
+        let touched = self.cluster.bytes_touched();
         let start = self.timer.now();
         let targets = match mode {
             Mode::KillLeader => self.kill(&[leader], lasts).await,
@@ -429,7 +445,24 @@ impl Nemesis<'_> {
         };
         let installed = self.installed.expect("every fault says when it is there");
         let start = self.begun.unwrap_or(start);
-        Strike { targets, role, start, installed, stop: self.timer.now() }
+        let stop = self.timer.now();
+        if mode.is_of_links() && touched.is_some() && touched == self.cluster.bytes_touched() {
+            self.in_vain = Some("no byte was on its way".to_string());
+        }
+        let (healed, in_vain) = (self.healed.unwrap_or(stop), self.in_vain.take());
+        Strike { targets, role, start, installed, stop, healed, in_vain }
+    }
+
+    /// Everything that was put right so far goes on from here.
+    fn note_healed(&mut self) {
+        self.healed = Some(self.timer.now());
+    }
+
+    /// Starts a node that does not run, and waits until it is ready.
+    async fn restart(&mut self, node: u32) {
+        self.cluster.spawn(node);
+        self.note_healed();
+        self.cluster.await_ready(node).await;
     }
 
     /// Who may be hit by a mode.
@@ -476,6 +509,7 @@ impl Nemesis<'_> {
         for node in nodes {
             self.cluster.spawn(*node);
         }
+        self.note_healed();
         for node in nodes {
             self.cluster.await_ready(*node).await;
         }
@@ -490,6 +524,7 @@ impl Nemesis<'_> {
         for node in nodes {
             self.cluster.resume(*node);
         }
+        self.note_healed();
         names(nodes)
     }
 
@@ -514,7 +549,7 @@ impl Nemesis<'_> {
             if !status.success() {
                 self.wrong.push(format!("node {node} was told to end, and failed: {status}"));
             }
-            self.cluster.restart(*node).await;
+            self.restart(*node).await;
         }
         names(&ids)
     }

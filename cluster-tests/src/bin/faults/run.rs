@@ -16,6 +16,7 @@ use ephemeris_cluster_tests::client::Container;
 use ephemeris_cluster_tests::clock;
 use ephemeris_cluster_tests::cluster::Cluster;
 use ephemeris_cluster_tests::history::{Nanos, Operation};
+use ephemeris_cluster_tests::measure::write_lag;
 use futures_util::FutureExt as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use rand::rngs::SmallRng;
@@ -29,7 +30,7 @@ use crate::hand::{Hand, Shared};
 use crate::nemesis::{Mode, Nemesis, Strike};
 use crate::report::{End, FaultWindow, HISTORY, Results, Sample, Summary};
 use crate::settings::Settings;
-use crate::sometimes::{self, Counts};
+use crate::sometimes::{self, Before, Counts, FOLLOWER_OF_SESSION};
 use crate::workload::{Finding, Kind, Outcome, RECOVERY, Workload};
 
 /// All nodes and all clients read the same clock, whose readings are whole milliseconds.
@@ -100,6 +101,8 @@ struct Observed {
     /// Why requests failed after the last fault.
     failures: BTreeMap<String, u64>,
     late_ms_max: u64,
+    /// For how long a write may see what has expired, if nodes have told how uncertain their clocks were.
+    write_lag: Option<Duration>,
     /// What nodes counted and logged.
     sometimes: BTreeMap<&'static str, u64>,
     /// What is wrong with the nodes in the end, and what the nemesis saw.
@@ -144,7 +147,7 @@ async fn one(plan: &Plan, seed: u64) -> anyhow::Result<Results> {
     }
 
     progress.set_message("judging");
-    let findings = judged(work.workloads.clone(), &observed.modes).await?;
+    let findings = judged(work.workloads.clone(), tolerance(&observed)).await?;
     let histories: Vec<Vec<Operation>> =
         work.workloads.iter().flat_map(|workload| workload.histories()).collect();
     observed.sometimes.extend(sometimes::of_histories(&histories));
@@ -230,6 +233,9 @@ async fn work_through(
         election_timeout: settings(plan, seed).election_timeout(),
         begun: None,
         installed: None,
+        healed: None,
+        in_vain: None,
+        skew: skew(&observed.modes),
         leaders_first: seed.is_multiple_of(2),
         struck: BTreeMap::new(),
         wrong: &mut observed.wrong,
@@ -244,9 +250,15 @@ async fn work_through(
     progress.set_message("looking at everything once more");
     end_state::note_fallen(cluster, &mut observed.wrong);
     cluster.await_settled().await;
+    let mut of_session = 0;
     for workload in &work.workloads {
+        // Nobody else reads meanwhile.
+        let before = sometimes::follower_reads(cluster).await;
         if let Err(error) = workload.settle(&mut own).await {
             observed.harness.push(format!("{} at its end: {error:#}", workload.name()));
+        }
+        if workload.name() == Kind::Session.option() {
+            of_session = sometimes::follower_reads(cluster).await.saturating_sub(before);
         }
     }
     observed.failures = work.shared.failures();
@@ -256,6 +268,9 @@ async fn work_through(
     observed.late_ms_max = pace.late_ms_max();
     observed.sometimes = counts.totals();
     observed.sometimes.extend(sometimes::logged(cluster));
+    observed.sometimes.insert(FOLLOWER_OF_SESSION, of_session);
+    let logs: Vec<String> = cluster.ids().into_iter().map(|node| cluster.log(node)).collect();
+    observed.write_lag = Some(write_lag(&logs, counts.width_seconds(), WIDTH));
     Ok(())
 }
 
@@ -274,9 +289,22 @@ fn can_and_cannot(
     (modes, skipped)
 }
 
-async fn judged(workloads: Vec<Arc<dyn Workload>>, modes: &[Mode]) -> anyhow::Result<Vec<Finding>> {
-    let skew = modes.iter().map(|mode| mode.skew()).fold(SKEW, Duration::max);
-    let tolerance = Tolerance { skew: nanos(skew), width: nanos(WIDTH) };
+/// By how much the modes of a run may move what the cluster takes the time to be.
+fn skew(modes: &[Mode]) -> Duration {
+    modes.iter().map(|mode| mode.skew()).fold(SKEW, Duration::max)
+}
+
+/// What is allowed for. Where clocks are set so that they may be believed, widths say nothing of it.
+fn tolerance(observed: &Observed) -> Tolerance {
+    let skew = skew(&observed.modes);
+    let width = observed.write_lag.filter(|_| skew == SKEW).unwrap_or(WIDTH);
+    Tolerance { skew: nanos(skew), width: nanos(width) }
+}
+
+async fn judged(
+    workloads: Vec<Arc<dyn Workload>>,
+    tolerance: Tolerance,
+) -> anyhow::Result<Vec<Finding>> {
     let judge =
         move || workloads.iter().flat_map(|workload| workload.judge(tolerance)).collect::<Vec<_>>();
     Ok(tokio::task::spawn_blocking(judge).await?)
@@ -291,11 +319,11 @@ fn results(
 ) -> Results {
     let count = |end: End| observed.samples.iter().filter(|one| one.end == end).count() as u64;
     let mut coverage: BTreeMap<String, u64> = BTreeMap::new();
-    for fault in &observed.faults {
+    for fault in observed.faults.iter().filter(|fault| fault.in_vain.is_none()) {
         *coverage.entry(fault.mode.clone()).or_default() += 1;
     }
     let mut rejected = rejections(&plan.options, observed, &coverage);
-    rejected.extend(sometimes::missing(&observed.sometimes, &coverage));
+    rejected.extend(sometimes::missing(&observed.faults));
     rejected.extend(sometimes::missing_of(&observed.sometimes, &plan.options.kinds()));
     let unasked = findings.iter().filter(|finding| finding.checked == 0);
     rejected.extend(unasked.map(|finding| format!("nothing was asked of {}", finding.property)));
@@ -317,6 +345,7 @@ fn results(
         rate_before_faults: observed.rate_before_faults,
         recovery_ms: observed.recovery.map(|recovery| recovery.after_ms),
         late_ms_max: observed.late_ms_max,
+        write_tolerance_ms: tolerance(observed).width / NANOS_PER_MILLI,
         coverage,
         skipped: observed.skipped.clone(),
         faults: observed.faults.clone(),
@@ -359,8 +388,14 @@ async fn break_things(
             told = begun.elapsed() + TELL_EVERY;
         }
         progress.set_message(message);
-        let Strike { targets, role, start, installed, stop } = nemesis.strike(mode).await;
+        let before = Before::of(mode, nemesis.cluster);
+        let Strike { targets, role, start, installed, stop, healed, in_vain } =
+            nemesis.strike(mode).await;
         tokio::time::sleep(Duration::from_millis(rng.random_range(BREATH_MS))).await;
+        let logged = match before {
+            Some(before) => before.since(mode, (nemesis.cluster, &targets)).await,
+            None => BTreeMap::new(),
+        };
         faults.push(FaultWindow {
             mode: mode.name(),
             targets,
@@ -370,9 +405,18 @@ async fn break_things(
             stop,
             write_gap_ms: None,
             read_gap_ms: None,
+            healed,
+            healed_gap_ms: None,
+            logged,
+            in_vain,
         });
     }
-    for fault in faults {
+    let next_starts: Vec<Option<Nanos>> =
+        faults.iter().skip(1).map(|next| Some(next.start)).chain([None]).collect();
+    for (fault, next) in faults.iter_mut().zip(next_starts) {
+        let went_on = shared.answered_after(fault.healed, true);
+        let went_on = went_on.filter(|at| next.is_none_or(|next| *at < next));
+        fault.healed_gap_ms = went_on.map(|at| (at - fault.healed) / NANOS_PER_MILLI);
         let gap = |is_write| {
             let answered = shared.answered_after(fault.installed, is_write)?;
             Some((answered - fault.start) / NANOS_PER_MILLI)
@@ -497,11 +541,15 @@ fn rejections(
         rejected.extend(most.map(|(what, times)| format!("    {times} × {what}")));
     }
     let missing = modes.iter().map(|mode| mode.name());
-    rejected.extend(
-        missing
-            .filter(|mode| !coverage.contains_key(mode))
-            .map(|mode| format!("there was no time for {mode}: give it more --minutes")),
-    );
+    rejected.extend(missing.filter(|mode| !coverage.contains_key(mode)).map(|mode| {
+        match faults.iter().find(|fault| fault.mode == mode) {
+            None => format!("there was no time for {mode}: give it more --minutes"),
+            Some(fault) => {
+                let why = fault.in_vain.as_deref().unwrap_or("nobody knows why");
+                format!("{mode} happened, and always in vain: {why}")
+            }
+        }
+    }));
     if !options.nemesis.is_empty() {
         let asked_for = skipped.iter();
         rejected.extend(asked_for.map(|(mode, why)| format!("{mode} cannot be done here: {why}")));

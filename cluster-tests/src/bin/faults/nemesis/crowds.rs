@@ -31,6 +31,7 @@ impl Nemesis<'_> {
         for node in &all {
             self.cluster.spawn(*node);
         }
+        self.note_healed();
         storm(&self.addresses(&all), self.container, STORM, SERVED_WITHIN).await;
         for node in &all {
             self.cluster.await_ready(*node).await;
@@ -66,7 +67,7 @@ impl Nemesis<'_> {
         self.cluster.relieve(node, Resource::Descriptors);
         if let Some(status) = ended {
             assert!(!status.success(), "node {node} ended well though it can open no file");
-            self.cluster.restart(node).await;
+            self.restart(node).await;
         }
         names(&[node])
     }

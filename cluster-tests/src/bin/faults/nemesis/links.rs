@@ -36,7 +36,7 @@ impl Nemesis<'_> {
     ) -> Vec<String> {
         self.set_links(links, passage);
         self.wait(lasts).await;
-        self.cluster.heal_links();
+        self.heal_links();
         links.iter().map(|(from, to)| format!("n{from}>n{to}")).collect()
     }
 
@@ -77,7 +77,7 @@ impl Nemesis<'_> {
             self.set_links(&around(*node, &back[..at]), Passage::Open);
             self.swizzle_pause().await;
         }
-        self.cluster.heal_links();
+        self.heal_links();
         names(nodes)
     }
 
@@ -85,6 +85,11 @@ impl Nemesis<'_> {
         for link in links {
             self.cluster.set_link(*link, passage);
         }
+    }
+
+    pub(super) fn heal_links(&mut self) {
+        self.cluster.heal_links();
+        self.note_healed();
     }
 
     async fn swizzle_pause(&mut self) {
@@ -98,6 +103,7 @@ impl Nemesis<'_> {
         let cut = self.links(&every(others), Passage::Cut, self.election_timeout).await;
         tokio::time::sleep(self.election_timeout * STANDS_STILL).await;
         self.cluster.resume(leader);
+        self.note_healed();
         [names(&[leader]), cut].concat()
     }
 

@@ -10,9 +10,10 @@ use super::{Nemesis, names};
 
 /// By how much a wall clock is set, in milliseconds: a second, an hour, a year.
 const JUMPS_MS: [i64; 3] = [1000, 3_600_000, 31_536_000_000];
+/// How far a clock that strobes is ahead and behind, in milliseconds, and how long it does so: nodes look at each
+/// other's clocks once a second.
 const STROBE_MS: i64 = 500;
-const STROBE_HELD: Duration = Duration::from_millis(100);
-const STROBES: u32 = 20;
+const STROBES_FOR: Duration = Duration::from_secs(6);
 
 /// By how much the clocks of a majority are set at most, in milliseconds, and for how long: what contradicts
 /// the time so far is believed after five seconds.
@@ -36,16 +37,17 @@ impl Nemesis<'_> {
     ) -> Vec<String> {
         let faults = faults.to_string();
         for node in nodes {
-            self.cluster.set_faults(*node, &faults);
+            self.cluster.set_faults(*node, &faults).await;
         }
         self.wait(lasts).await;
-        self.tell_truth(nodes);
+        self.tell_truth(nodes).await;
+        self.note_healed();
         names(nodes)
     }
 
-    fn tell_truth(&self, nodes: &[u32]) {
+    async fn tell_truth(&self, nodes: &[u32]) {
         for node in nodes {
-            self.cluster.set_faults(*node, "{}");
+            self.cluster.set_faults(*node, "{}").await;
         }
     }
 
@@ -56,11 +58,7 @@ impl Nemesis<'_> {
     }
 
     pub(super) async fn strobe_clocks(&mut self, nodes: &[u32]) -> Vec<String> {
-        for turn in 0..STROBES {
-            let ahead = if turn % 2 == 0 { STROBE_MS } else { -STROBE_MS };
-            self.lie(nodes, json!({ "wall": { "ahead_ms": ahead } }), STROBE_HELD).await;
-        }
-        names(nodes)
+        self.lie(nodes, json!({ "wall": { "strobe_ms": STROBE_MS } }), STROBES_FOR).await
     }
 
     pub(super) async fn drift_clocks(&mut self, nodes: &[u32], lasts: Duration) -> Vec<String> {
@@ -77,12 +75,14 @@ impl Nemesis<'_> {
         for node in nodes {
             let own = self.rng.random_range(-NUDGE_MS..=NUDGE_MS);
             let ahead = if is_common { common } else { own };
-            self.cluster.set_faults(*node, &json!({ "wall": { "ahead_ms": ahead } }).to_string());
+            let faults = json!({ "wall": { "ahead_ms": ahead } }).to_string();
+            self.cluster.set_faults(*node, &faults).await;
             targets.push(format!("n{node} by {ahead} ms"));
         }
         let lasts = self.rng.random_range(NUDGED_FOR_MS);
         self.wait(Duration::from_millis(lasts)).await;
-        self.tell_truth(nodes);
+        self.tell_truth(nodes).await;
+        self.note_healed();
         self.cluster.await_clocks().await;
         targets
     }
@@ -99,13 +99,13 @@ impl Nemesis<'_> {
 
     /// Breaks a disk: the node ends by itself, and is started when the disk is whole again.
     pub(super) async fn spoil(&mut self, node: u32, faults: Value, lasts: Duration) -> Vec<String> {
-        self.cluster.set_faults(node, &faults.to_string());
+        self.cluster.set_faults(node, &faults.to_string()).await;
         self.note_installed();
         let status = self.cluster.await_exit(node).await;
         assert!(!status.success(), "node {node} ended well though its disk is broken");
         tokio::time::sleep(lasts).await;
-        self.cluster.set_faults(node, "{}");
-        self.cluster.restart(node).await;
+        self.cluster.set_faults(node, "{}").await;
+        self.restart(node).await;
         names(&[node])
     }
 

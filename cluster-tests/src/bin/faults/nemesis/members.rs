@@ -64,7 +64,7 @@ impl Nemesis<'_> {
             self.cluster.spawn(node);
         }
         tokio::time::sleep(lasts).await;
-        self.cluster.heal_links();
+        self.heal_links();
         if is_forgotten {
             self.cluster.await_ready(node).await;
             self.cluster.await_copies().await;
@@ -89,7 +89,7 @@ impl Nemesis<'_> {
         others.retain(|other| *other != node);
         let rebuild = async || self.try_rebuild(node, others[0]);
         wait::until_seen("the node to be forgotten", FORGOTTEN_WITHIN, rebuild).await;
-        self.cluster.restart(node).await;
+        self.restart(node).await;
         self.cluster.await_copies().await;
     }
 
@@ -126,7 +126,7 @@ impl Nemesis<'_> {
     /// A node is away for so long that the others' logs do not reach back to what it has.
     pub(super) async fn snapshot(&mut self, node: u32) -> Vec<String> {
         self.fall_behind(node).await;
-        self.cluster.restart(node).await;
+        self.restart(node).await;
         names(&[node])
     }
 
@@ -146,7 +146,7 @@ impl Nemesis<'_> {
     /// A process ends at a point that every node passes again and again.
     pub(super) async fn crash_point(&mut self, node: u32, lasts: Duration) -> Vec<String> {
         let point = POINTS[self.rng.random_range(0..POINTS.len())];
-        self.cluster.set_faults(node, &json!({ "crash": point }).to_string());
+        self.cluster.set_faults(node, &json!({ "crash": point }).to_string()).await;
         // So that it need not be waited for.
         let flush = Call::post("/admin/flush", "");
         let _ = tokio::time::timeout(FLUSH_PAUSE, self.cluster.client(node).send(&flush)).await;
@@ -154,8 +154,8 @@ impl Nemesis<'_> {
         self.note_installed();
         assert!(!status.success(), "node {node} ended well at {point}");
         tokio::time::sleep(lasts / 2).await;
-        self.cluster.set_faults(node, "{}");
-        self.cluster.restart(node).await;
+        self.cluster.set_faults(node, "{}").await;
+        self.restart(node).await;
         vec![format!("n{node} at {point}")]
     }
 
@@ -163,12 +163,12 @@ impl Nemesis<'_> {
     pub(super) async fn crash_in_snapshot(&mut self, node: u32) -> Vec<String> {
         let point = POINTS_OF_SNAPSHOTS[self.rng.random_range(0..POINTS_OF_SNAPSHOTS.len())];
         self.fall_behind(node).await;
-        self.cluster.set_faults(node, &json!({ "crash": point }).to_string());
+        self.cluster.set_faults(node, &json!({ "crash": point }).to_string()).await;
         self.cluster.spawn(node);
         let status = self.cluster.await_exit(node).await;
         assert!(!status.success(), "node {node} ended well at {point}");
-        self.cluster.set_faults(node, "{}");
-        self.cluster.restart(node).await;
+        self.cluster.set_faults(node, "{}").await;
+        self.restart(node).await;
         vec![format!("n{node} at {point}")]
     }
 }

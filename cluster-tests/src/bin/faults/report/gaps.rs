@@ -60,17 +60,7 @@ mod tests {
     use super::*;
 
     fn fault(mode: &str, write_gap_ms: Option<u64>) -> FaultWindow {
-        let (mode, targets) = (mode.to_string(), Vec::new());
-        FaultWindow {
-            mode,
-            targets,
-            role: "leader",
-            start: 0,
-            installed: 0,
-            stop: 0,
-            write_gap_ms,
-            read_gap_ms: None,
-        }
+        FaultWindow { write_gap_ms, ..FaultWindow::example(mode, 0, 0) }
     }
 
     #[test]

@@ -29,6 +29,9 @@ const FAILING: &str = "failing.jsonl";
 /// The harness may be late by so much: if it is later, it has measured itself.
 const LATE_MS_MAX: u64 = 200;
 
+/// Within so long of a fault's end a write should be acknowledged; what takes longer is told.
+const HEALED_GAP_MS: u64 = 10_000;
+
 /// A request, as graphs show it.
 #[derive(Clone, Debug)]
 pub(crate) struct Sample {
@@ -73,6 +76,35 @@ pub(crate) struct FaultWindow {
     pub(crate) write_gap_ms: Option<u64>,
     /// The same of reads.
     pub(crate) read_gap_ms: Option<u64>,
+    /// When everything was told to go on, and from then to the first write that was sent since and acknowledged,
+    /// in milliseconds, if that was before the next fault. Nodes start meanwhile, so a busy machine shows here.
+    pub(crate) healed: Nanos,
+    pub(crate) healed_gap_ms: Option<u64>,
+    /// How often the nodes that it hit logged what it is for, until the next one.
+    pub(crate) logged: BTreeMap<&'static str, u64>,
+    /// Why it does not count, if so.
+    pub(crate) in_vain: Option<String>,
+}
+
+#[cfg(test)]
+impl FaultWindow {
+    /// One that happened from then to then.
+    pub(crate) fn example(mode: &str, start: Nanos, stop: Nanos) -> Self {
+        Self {
+            mode: mode.to_string(),
+            targets: Vec::new(),
+            role: "leader",
+            start,
+            installed: start,
+            stop,
+            write_gap_ms: None,
+            read_gap_ms: None,
+            healed: stop,
+            healed_gap_ms: None,
+            logged: BTreeMap::new(),
+            in_vain: None,
+        }
+    }
 }
 
 /// What a run has shown.
@@ -97,7 +129,9 @@ pub(crate) struct Results {
     pub(crate) recovery_ms: Option<u64>,
     /// How late the harness itself was at worst: beyond 200 ms its latencies say nothing.
     pub(crate) late_ms_max: u64,
-    /// How often each mode was installed.
+    /// For how long a write may see what has expired, by what the nodes' clocks left in doubt.
+    pub(crate) write_tolerance_ms: u64,
+    /// How often each mode was installed, and not in vain.
     pub(crate) coverage: BTreeMap<String, u64>,
     /// Modes that cannot be done here, and why.
     pub(crate) skipped: BTreeMap<String, String>,
@@ -133,6 +167,21 @@ impl Results {
         for (mode, why) in &self.skipped {
             println!("skipped: {mode}: {why}");
         }
+        let healed = self.faults.iter().filter_map(|one| Some((one.healed_gap_ms?, &one.mode)));
+        if let Some((worst, mode)) = healed.clone().max() {
+            println!(
+                "writes went on within {worst} ms of the end of each fault, the worst: {mode}"
+            );
+        }
+        for (gap, mode) in healed.filter(|(gap, _)| *gap > HEALED_GAP_MS) {
+            println!("SLOW: after {mode} the first write was acknowledged {gap} ms after its end");
+        }
+        for FaultWindow { mode, in_vain, .. } in &self.faults {
+            if let Some(why) = in_vain {
+                println!("in vain: {mode}: {why}");
+            }
+        }
+        println!("a write may see what has expired for {} ms", self.write_tolerance_ms);
         println!();
         for Finding { property, checked, verdict } in &self.findings {
             let word = match verdict {

@@ -305,16 +305,7 @@ pub(super) mod tests {
 
     pub(crate) fn fault(start: u64, stop: u64) -> FaultWindow {
         let targets = vec!["n1>n3".to_owned()];
-        FaultWindow {
-            mode: "slow & <odd>".to_owned(),
-            targets,
-            role: "leader",
-            start,
-            installed: start,
-            stop,
-            write_gap_ms: None,
-            read_gap_ms: None,
-        }
+        FaultWindow { targets, ..FaultWindow::example("slow & <odd>", start, stop) }
     }
 
     #[test]
