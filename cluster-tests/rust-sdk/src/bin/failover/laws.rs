@@ -63,6 +63,17 @@ async fn is_there(worker: &Worker, id: &str) -> Option<bool> {
     }
 }
 
+/// Reads an item that nobody deletes; nothing if nobody can tell.
+async fn read_kept(worker: &Worker, id: &str) -> Result<Option<Value>> {
+    match worker.items.read_item(&worker.key, id, None).await {
+        Ok(read) => Ok(Some(read.into_model()?)),
+        Err(error) => {
+            ensure!(!error.status().is_not_found(), "{id} is lost: {error}");
+            Ok(None)
+        }
+    }
+}
+
 /// Writes an item before the load begins, when nothing fails.
 async fn prepare(worker: &Worker, item: &Value) -> Result<Value, CosmosError> {
     worker.items.create_item(&worker.key, text(item, "id"), item, None).await?.into_model()
@@ -103,8 +114,8 @@ pub(crate) async fn upserts(mut worker: Worker) -> Result<()> {
             Some(_) => last = turn,
             None => _ = failed.insert(turn),
         }
-        if let Ok(read) = worker.items.read_item(&worker.key, "1", None).await {
-            let n = number(&read.into_model()?, "n");
+        if let Some(read) = read_kept(&worker, "1").await? {
+            let n = number(&read, "n");
             ensure!(n == last || failed.contains(&n), "read {n}, not {last}, nor {failed:?}");
         }
     }
@@ -135,8 +146,7 @@ pub(crate) async fn replaces(mut worker: Worker) -> Result<()> {
             continue;
         }
         failed.insert(turn);
-        if let Ok(read) = worker.items.read_item(&worker.key, "1", None).await {
-            let read: Value = read.into_model()?;
+        if let Some(read) = read_kept(&worker, "1").await? {
             ensure!(may_be(&read, &known, &failed), "read {read}, not {known}, nor {failed:?}");
             known = read;
         }
@@ -214,7 +224,8 @@ pub(crate) async fn deletes(mut worker: Worker) -> Result<()> {
     while let Some(turn) = worker.next_turn() {
         let id = turn.to_string();
         let item = worker.item(&id, &Value::Null);
-        let created = worker.items.create_item(&worker.key, &id, item, None).await.is_ok();
+        let created = worker.items.create_item(&worker.key, &id, item, None).await;
+        let created = worker.note(created)?.is_some();
         let gone = worker.items.delete_item(&worker.key, &id, None).await;
         if worker.note(gone)?.is_some() && created {
             ensure!(is_there(&worker, &id).await != Some(true), "{id} is there after its end");

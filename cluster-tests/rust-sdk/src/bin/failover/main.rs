@@ -42,6 +42,7 @@ async fn main() -> Result<()> {
     }
     let mut orders = BufReader::new(stdin()).lines();
     load.more().await?;
+    load.expect_failover();
     tell_and_await("loaded", &mut orders).await?;
     load.more().await?;
     tell_and_await("survived", &mut orders).await?;
@@ -92,6 +93,11 @@ impl Load {
         self.progress.push(Arc::clone(&progress));
         let judged = law(Worker::new(items.clone(), progress));
         self.workers.spawn(async move { judged.await.context(key) });
+    }
+
+    /// From now on the leader may be dead.
+    fn expect_failover(&self) {
+        self.progress.iter().for_each(|one| one.fails_over.store(true, Ordering::SeqCst));
     }
 
     /// Waits until every worker has had more calls acknowledged, beside the one that is under way.

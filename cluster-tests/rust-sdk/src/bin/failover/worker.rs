@@ -14,15 +14,19 @@ use ephemeris_rust_sdk_tests::{NODES, through};
 use futures_util::TryStreamExt;
 use serde_json::{Value, json};
 
-/// What a call may end with while a leader changes: timeouts, throttling, nobody there; and, as the
-/// SDK repeats calls whose answers were lost, refusals of what has been done already.
-const STATUSES_OF_FAILOVER: [u16; 7] = [404, 408, 409, 412, 429, 449, 503];
+/// What a call may end with at any time: timeouts, throttling, nobody there.
+const STATUSES_OF_A_BUSY_CLUSTER: [u16; 4] = [408, 429, 449, 503];
+/// What it may end with, too, from the kill on, since the SDK repeats calls whose answers were lost: refusals of what
+/// has been done already.
+const STATUSES_OF_FAILOVER: [u16; 3] = [404, 409, 412];
 
 /// How far a worker is, and whether it is to end.
 pub(crate) struct Progress {
     key: String,
     acknowledged: AtomicU64,
     calls: Mutex<Calls>,
+    /// From now on the leader may be dead.
+    pub(crate) fails_over: AtomicBool,
     pub(crate) ended: AtomicBool,
 }
 
@@ -35,7 +39,8 @@ struct Calls {
 impl Progress {
     pub(crate) fn new(key: String) -> Self {
         let calls = Mutex::new(Calls { failures: Vec::new(), last: Instant::now() });
-        Self { key, acknowledged: AtomicU64::new(0), calls, ended: AtomicBool::new(false) }
+        let (fails_over, ended) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { key, acknowledged: AtomicU64::new(0), calls, fails_over, ended }
     }
 
     pub(crate) fn acknowledged(&self) -> u64 {
@@ -92,7 +97,12 @@ impl Worker {
             }
             Err(error) => {
                 let status = error.status().into();
-                if !STATUSES_OF_FAILOVER.contains(&status) {
+                // Nobody knows what became of a call that failed: it explains refusals, too.
+                let is_shaken =
+                    self.progress.fails_over.load(Ordering::SeqCst) || !calls.failures.is_empty();
+                let is_explained = STATUSES_OF_A_BUSY_CLUSTER.contains(&status)
+                    || is_shaken && STATUSES_OF_FAILOVER.contains(&status);
+                if !is_explained {
                     bail!("an answer that no failover explains: {error}");
                 }
                 calls.failures.push(status);
