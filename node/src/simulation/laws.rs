@@ -136,9 +136,13 @@ impl Key {
     }
 
     /// The container has another policy; false if nobody can tell whether the version had expired
-    /// before.
+    /// before. If it surely had, it stays gone, whatever the policy says.
     pub(crate) fn adopt(&mut self, span: Span, policy: Policy) -> bool {
         let Known::Version { serial, expiry } = self.known else { return true };
+        if late_at_apply(span, expiry) > 0 {
+            self.known = Known::Absent;
+            return true;
+        }
         let (version, expires) = self.versions.get_mut(&serial).expect("versions are kept");
         *expires = policy.expiry(*version);
         self.known = Known::Version { serial, expiry: *expires };
