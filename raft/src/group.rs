@@ -294,7 +294,7 @@ impl<M: Machine> Group<M> {
             pace: Pace::default(),
         };
         let config = options.config(group).validate().map_err(|error| failed(error.to_string()))?;
-        let log = LogStore::new(storage.wal.clone(), group);
+        let log = LogStore::new(storage.wal.clone(), group).reading_on(storage.executor);
         log.follow(machine.progress().applied).map_err(|error| failed(error.to_string()))?;
         let raft = Raft::build(replica, Arc::new(config), network, log, state_machine)
             .await

@@ -6,29 +6,37 @@ use std::ops::{Bound, RangeBounds};
 
 use ephemeris_store::ids::GroupId;
 use ephemeris_store::machine::LogId;
+use futures_util::{Stream, TryStreamExt as _, stream};
 use openraft::OptionalSend;
 use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
 use tracing::{info, warn};
 
+use crate::storage::Executor;
 use crate::types::{
     RaftEntry, RaftLogId, RaftVote, TypeConfig, from_raft_entry, from_raft_id, from_raft_vote,
     to_raft_entry, to_raft_id, to_raft_vote,
 };
 use crate::wal::{self, Wal};
 
-/// About how many bytes of entries go into one append request.
-const APPEND_BYTES_TARGET: usize = 1 << 20;
+/// About how many bytes of entries are read at once: for one append request, and to be applied.
+const READ_BYTES_TARGET: usize = 1 << 20;
 
 /// A group's log. Clones share it.
 #[derive(Clone)]
 pub(crate) struct LogStore {
     wal: Wal,
     group: GroupId,
+    executor: Executor,
 }
 
 impl LogStore {
     pub(crate) fn new(wal: Wal, group: GroupId) -> Self {
-        Self { wal, group }
+        Self { wal, group, executor: Executor::Inline }
+    }
+
+    /// Has long reads run there.
+    pub(crate) fn reading_on(self, executor: Executor) -> Self {
+        Self { executor, ..self }
     }
 
     /// Lets go of entries that others replaced, which the log still holds while the machine has
@@ -57,6 +65,58 @@ impl LogStore {
         let entries = self.wal.read(self.group, start, end, bytes_max)?;
         entries.into_iter().map(|entry| to_raft_entry(entry).map_err(io::Error::other)).collect()
     }
+
+    /// The entries `[start, end)` in pieces. After a disk stood still, or after an election, they may be a
+    /// hundred megabytes, hardly any of them in the log's cache.
+    fn pieces(
+        &self,
+        start: u64,
+        end: u64,
+    ) -> impl Stream<Item = io::Result<Vec<RaftEntry>>> + Send + '_ {
+        stream::try_unfold(start, move |from| async move {
+            if from >= end {
+                return Ok(None);
+            }
+            // The first piece is nearly always the only one, and in the cache.
+            let piece = if from == start {
+                self.read(from, end, READ_BYTES_TARGET)?
+            } else {
+                let log = self.clone();
+                self.executor.run(move || log.read(from, end, READ_BYTES_TARGET)).await?
+            };
+            match (piece.first(), piece.last()) {
+                (Some(first), Some(last)) if first.log_id.index == from => {
+                    let next = last.log_id.index + 1;
+                    Ok(Some((piece, next)))
+                }
+                // The log may end before the range does, says openraft's suite.
+                (None, None) if self.ends_before(from) => Ok(None),
+                _ => {
+                    let group = self.group;
+                    let detail = format!("group {group}: entry {from} is missing in the log");
+                    Err(io::Error::new(io::ErrorKind::InvalidData, detail))
+                }
+            }
+        })
+    }
+
+    fn ends_before(&self, index: u64) -> bool {
+        self.wal.bounds(self.group).last.is_some_and(|last| last.index < index)
+    }
+}
+
+fn start_and_end(range: &impl RangeBounds<u64>) -> (u64, u64) {
+    let start = match range.start_bound() {
+        Bound::Included(start) => *start,
+        Bound::Excluded(before) => before + 1,
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(last) => last + 1,
+        Bound::Excluded(end) => *end,
+        Bound::Unbounded => u64::MAX,
+    };
+    (start, end)
 }
 
 impl RaftLogReader<TypeConfig> for LogStore {
@@ -64,17 +124,18 @@ impl RaftLogReader<TypeConfig> for LogStore {
         &mut self,
         range: RB,
     ) -> Result<Vec<RaftEntry>, io::Error> {
-        let start = match range.start_bound() {
-            Bound::Included(start) => *start,
-            Bound::Excluded(before) => before + 1,
-            Bound::Unbounded => 0,
-        };
-        let end = match range.end_bound() {
-            Bound::Included(last) => last + 1,
-            Bound::Excluded(end) => *end,
-            Bound::Unbounded => u64::MAX,
-        };
+        let (start, end) = start_and_end(&range);
         self.read(start, end, usize::MAX)
+    }
+
+    /// What is committed, to be applied.
+    async fn entries_stream<RB: RangeBounds<u64> + Clone + Debug + OptionalSend>(
+        &mut self,
+        range: RB,
+    ) -> impl Stream<Item = Result<RaftEntry, io::Error>> + OptionalSend {
+        let (start, end) = start_and_end(&range);
+        let pieces = self.pieces(start, end);
+        pieces.map_ok(|piece| stream::iter(piece.into_iter().map(Ok))).try_flatten()
     }
 
     async fn limited_get_log_entries(
@@ -82,7 +143,7 @@ impl RaftLogReader<TypeConfig> for LogStore {
         start: u64,
         end: u64,
     ) -> Result<Vec<RaftEntry>, io::Error> {
-        self.read(start, end, APPEND_BYTES_TARGET)
+        self.read(start, end, READ_BYTES_TARGET)
     }
 
     async fn read_vote(&mut self) -> Result<Option<RaftVote>, io::Error> {
@@ -147,3 +208,5 @@ impl RaftLogStorage<TypeConfig> for LogStore {
 
 #[cfg(test)]
 mod suite;
+#[cfg(test)]
+mod tests;
