@@ -31,9 +31,12 @@ use crate::state_machine::{Durable, StateMachine};
 use crate::storage::Storage;
 use crate::transport::Transport;
 use crate::types::TypeConfig;
+use crate::wal::WalStats;
 
 /// Segments of the log that a transfer of a snapshot may hold.
 const HELD_SEGMENTS_MAX: u64 = 64;
+/// Entries of the log that it may hold: each takes memory, too. Entries of half a kilobyte reach both limits.
+const HELD_ENTRIES_MAX: u64 = 2 << 20;
 
 /// How fast a group notices that its leader is gone, and how much it keeps.
 #[derive(Clone, Debug)]
@@ -593,10 +596,9 @@ impl<M: Machine> Group<M> {
 
     /// True while the log stays, though it might go: somebody is being sent a snapshot, and will need the entries
     /// behind it. Were they gone by then it would need another one, and so on for as long as clients write.
-    /// A transfer that takes too much of the disk is given up to that.
+    /// A transfer that takes too much of the disk, or of memory, is given up to that.
     fn holds_the_log(&self) -> bool {
-        let segments = self.shared.storage.wal.stats().segments;
-        self.shared.offers.are_under_way() && segments < HELD_SEGMENTS_MAX
+        self.shared.offers.are_under_way() && may_be_held(&self.shared.storage.wal.stats())
     }
 
     /// Stops the replica; its storage stays. Nothing changes it any more when this returns.
@@ -614,6 +616,10 @@ impl<M: Machine> Group<M> {
         let (snapshots, ranges) = (self.shared.snapshots.clone(), self.shared.machine.ranges());
         self.shared.storage.remove_replica(snapshots, ranges).await
     }
+}
+
+fn may_be_held(log: &WalStats) -> bool {
+    log.segments < HELD_SEGMENTS_MAX && log.live_entries < HELD_ENTRIES_MAX
 }
 
 type ServerMetrics = openraft::metrics::RaftServerMetrics<TypeConfig>;

@@ -229,3 +229,11 @@ fn a_replica_confirms_its_vote_until_it_has_another() {
         assert!(!confirms(GROUP, me(), vote).await, "it has voted");
     });
 }
+
+#[test]
+fn a_transfer_holds_no_more_of_the_log_than_disk_and_memory_have_room_for() {
+    let log = |segments, live_entries| WalStats { segments, live_entries, ..WalStats::default() };
+    assert!(may_be_held(&log(HELD_SEGMENTS_MAX - 1, HELD_ENTRIES_MAX - 1)));
+    assert!(!may_be_held(&log(HELD_SEGMENTS_MAX, 1)), "few large entries");
+    assert!(!may_be_held(&log(1, HELD_ENTRIES_MAX)), "many small ones");
+}
