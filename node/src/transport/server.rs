@@ -31,6 +31,8 @@ const ANSWERS_MAX: usize = 8192;
 const WRITE_BYTES_TARGET: usize = 256 << 10;
 /// Forwarded requests under way on one connection.
 const REQUESTS_MAX: usize = 4096;
+/// Raft messages under way on one connection: far more than all groups have, unless nothing gets done here.
+const MESSAGES_MAX: usize = 8192;
 
 /// Answers requests that other nodes forward.
 pub(crate) trait RequestHandler: Send + Sync + 'static {
@@ -109,7 +111,10 @@ async fn take(stream: Stream, context: Context) -> io::Result<()> {
     let write = write_answers(writer, outgoing);
     let read = async {
         match channel {
-            Channel::Raft(_) => route(&mut reader, &context.router, answers).await,
+            Channel::Raft(_) => {
+                let receive = |message: &[u8]| context.router.receive(message);
+                route(&mut reader, receive, answers).await
+            }
             Channel::Requests => handle(&mut reader, &context, hello.node, answers).await,
         }
     };
@@ -138,7 +143,7 @@ fn answer(number: u64, result: Result<Bytes, String>) -> Frame {
 /// Hands Raft messages over in the order they come; answers go back as they are ready.
 async fn route(
     reader: &mut FrameReader<Reader>,
-    router: &Router,
+    receive: impl Fn(&[u8]) -> Handling,
     answers: mpsc::Sender<Frame>,
 ) -> io::Result<()> {
     let mut under_way = FuturesUnordered::new();
@@ -146,7 +151,11 @@ async fn route(
         tokio::select! {
             frame = reader.next() => {
                 let Some(frame) = frame? else { return Ok(()) };
-                let mut handling: Handling = router.receive(&frame.payload);
+                if under_way.len() >= MESSAGES_MAX {
+                    send(&answers, answer(frame.number, Err("too many messages".into()))).await?;
+                    continue;
+                }
+                let mut handling = receive(&frame.payload);
                 match futures_util::poll!(&mut handling) {
                     Poll::Ready(result) => send(&answers, answer(frame.number, result)).await?,
                     Poll::Pending => under_way.push(async move {
@@ -208,4 +217,54 @@ async fn write_answers(mut writer: Writer, mut outgoing: mpsc::Receiver<Frame>) 
         out.clear();
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use tokio::sync::Notify;
+
+    use super::*;
+
+    fn message(number: u64, out: &mut BytesMut) {
+        Frame { kind: Kind::Request, number, payload: Bytes::new() }.write(out);
+    }
+
+    #[tokio::test]
+    async fn a_message_too_many_is_refused_unread_until_another_is_answered() {
+        let (near, mut far) = tokio::io::duplex(1 << 20);
+        let mut reader = FrameReader::new(Box::new(near) as Reader);
+        let (answers, mut outgoing) = mpsc::channel(ANSWERS_MAX);
+        let (received, one_is_done) = (AtomicU64::new(0), Arc::new(Notify::new()));
+        let receive = |_: &[u8]| -> Handling {
+            received.fetch_add(1, Ordering::SeqCst);
+            let done = one_is_done.clone();
+            Box::pin(async move {
+                done.notified().await;
+                Ok(Bytes::new())
+            })
+        };
+        let peer = async {
+            let mut out = BytesMut::new();
+            let max = MESSAGES_MAX as u64;
+            (0..=max).for_each(|number| message(number, &mut out));
+            far.write_all(&out).await.unwrap();
+            let refused = outgoing.recv().await.unwrap();
+            assert_eq!((refused.kind, refused.number), (Kind::Refusal, max));
+            assert_eq!(received.load(Ordering::SeqCst), max);
+
+            one_is_done.notify_one();
+            assert_eq!(outgoing.recv().await.unwrap().kind, Kind::Answer);
+            out.clear();
+            (max + 1..max + 3).for_each(|number| message(number, &mut out));
+            far.write_all(&out).await.unwrap();
+            let refused = outgoing.recv().await.unwrap();
+            assert_eq!((refused.kind, refused.number), (Kind::Refusal, max + 2));
+            assert_eq!(received.load(Ordering::SeqCst), max + 1);
+            drop(far);
+        };
+        let (routed, ()) = tokio::join!(route(&mut reader, receive, answers), peer);
+        routed.expect("the connection ends in order");
+    }
 }
