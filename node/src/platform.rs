@@ -174,6 +174,8 @@ impl OperatingSystem {
         let engine = Arc::new(self.open_engine()?);
         let log = on(Arc::new(RealDisk::open(&self.path.join(LOG_DIRECTORY))?));
         let snapshots = Arc::new(RealDisk::open(&self.path.join(SNAPSHOT_DIRECTORY))?);
+        // What is durable in directories that a loss of power takes away is gone with them.
+        self.data.sync_directory()?;
         let (wal, writer) = Wal::open(log, WalOptions::default()).map_err(|error| match error {
             WalError::Corrupt { .. } => self.damaged(error.to_string()),
             WalError::Io(_) => StorageError::Log(error),
@@ -201,8 +203,10 @@ impl OperatingSystem {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error.into()),
         }
+        let noted_in = directory.clone();
         let on_damage = Box::new(move |fault: &Fault| {
-            if let Err(error) = fs::write(&mark, fault.to_string()) {
+            let noted = RealDisk::open(&noted_in).and_then(|state| note_damage(&state, fault));
+            if let Err(error) = noted {
                 warn!(%error, "damage could not be noted: the next start will not know of it");
             }
             supervisor::fault(&fault.to_string());
@@ -217,6 +221,14 @@ impl OperatingSystem {
         let directory = self.path.display().to_string();
         StorageError::Damaged { detail, directory, node: self.node }
     }
+}
+
+/// Leaves the mark so that no crash takes it away. One without a text counts, too.
+fn note_damage(state: &dyn Disk, fault: &Fault) -> io::Result<()> {
+    let mark = state.create(DAMAGE_FILE, 0)?;
+    mark.write_at(0, fault.to_string().as_bytes())?;
+    mark.sync()?;
+    state.sync_directory()
 }
 
 impl Platform for OperatingSystem {
@@ -237,13 +249,16 @@ impl Platform for OperatingSystem {
     }
 }
 
-/// Makes the directory if it is not there, and keeps everybody else out.
+/// Makes the directory if it is not there, durably, and keeps everybody else out.
 pub(crate) fn lock_directory(path: &Path) -> Result<File, DirectoryError> {
+    let lie_in = parents_of_missing(path).map_err(|source| unusable(path, source))?;
     let open = || {
         create_private(path)?;
         File::create(path.join(LOCK_FILE))
     };
     let lock = open().map_err(|source| unusable(path, source))?;
+    let sync = |parent: &PathBuf| File::open(parent)?.sync_all();
+    lie_in.iter().try_for_each(sync).map_err(|source| unusable(path, source))?;
     match lock.try_lock() {
         Ok(()) => Ok(lock),
         Err(fs::TryLockError::WouldBlock) => {
@@ -253,12 +268,21 @@ pub(crate) fn lock_directory(path: &Path) -> Result<File, DirectoryError> {
     }
 }
 
+/// What the directories lie in that are to be made for a path, itself included.
+fn parents_of_missing(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let path = std::path::absolute(path)?;
+    let missing = path.ancestors().take_while(|directory| !directory.exists());
+    Ok(missing.filter_map(Path::parent).map(Path::to_path_buf).collect())
+}
+
 fn unusable(path: &Path, source: io::Error) -> DirectoryError {
     DirectoryError::Io { path: path.display().to_string(), source }
 }
 
 #[cfg(test)]
 mod tests {
+    use ephemeris_raft::testing::MemoryDisk;
+
     use super::*;
 
     #[test]
@@ -269,5 +293,27 @@ mod tests {
         assert!(matches!(lock_directory(&path), Err(DirectoryError::InUse { .. })));
         drop(first);
         lock_directory(&path).unwrap();
+    }
+
+    #[test]
+    fn every_directory_that_is_made_is_synced_where_it_lies() {
+        let parent = tempfile::tempdir().unwrap();
+        let (above, path) = (parent.path().join("a"), parent.path().join("a/data"));
+        assert_eq!(parents_of_missing(&path).unwrap(), [above.as_path(), parent.path()]);
+        lock_directory(&path).unwrap();
+        assert!(parents_of_missing(&path).unwrap().is_empty());
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(parents_of_missing(Path::new("not-there")).unwrap(), [here]);
+    }
+
+    #[test]
+    fn a_note_of_damage_survives_a_loss_of_power() {
+        let mut disk = MemoryDisk::new();
+        note_damage(&disk, &Fault::Engine("a bad block".to_string())).unwrap();
+        disk.lose_power();
+        let mark = disk.open(DAMAGE_FILE).unwrap();
+        let mut text = vec![0; usize::try_from(mark.length().unwrap()).unwrap()];
+        mark.read_at(0, &mut text).unwrap();
+        assert!(String::from_utf8(text).unwrap().contains("a bad block"));
     }
 }
