@@ -84,14 +84,20 @@ impl<R: Read + ?Sized> Read for Faulty<R> {
     }
 }
 
+/// True of a batch that makes room for a snapshot: it removes all items, and one of the meta rows after the other.
+/// A replica that goes for good loses these by a range, too.
+fn begins_a_snapshot(batch: &Batch) -> bool {
+    let removes_items = |change| matches!(change, Change::DeleteRange(Table::Items, ..));
+    let removes_meta_row = |change| matches!(change, Change::Delete(Table::Meta, _));
+    batch.changes().any(removes_items) && batch.changes().any(removes_meta_row)
+}
+
 impl Engine for Faulty<dyn Engine> {
     fn write(&self, batch: Batch) -> Result<(), Fault> {
         self.now.check_state_write()?;
-        // Nothing else removes items by ranges.
-        let is_clearing = |change| matches!(change, Change::DeleteRange(Table::Items, ..));
-        let clears = batch.changes().any(is_clearing);
+        let begins = begins_a_snapshot(&batch);
         self.state.write(batch)?;
-        self.now.pass(if clears { Point::SnapshotBegun } else { Point::StateWritten });
+        self.now.pass(if begins { Point::SnapshotBegun } else { Point::StateWritten });
         Ok(())
     }
 
@@ -113,9 +119,61 @@ impl Engine for Faulty<dyn Engine> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Mutex, PoisonError};
+
     use ephemeris_store::engine::MemoryEngine;
+    use ephemeris_store::ids::GroupId;
+    use ephemeris_store::machine::drop_rows;
+    use ephemeris_store::snapshot::Installer;
 
     use super::*;
+
+    /// Remembers of each batch whether it begins a snapshot.
+    #[derive(Default)]
+    struct Watched(MemoryEngine, Mutex<Vec<bool>>);
+
+    impl Watched {
+        fn seen(&self) -> Vec<bool> {
+            std::mem::take(&mut *self.1.lock().unwrap_or_else(PoisonError::into_inner))
+        }
+    }
+
+    impl Read for Watched {
+        fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
+            self.0.get(table, key)
+        }
+        fn cursor(&self, range: &KeyRange, direction: Direction) -> Box<dyn Cursor + '_> {
+            self.0.cursor(range, direction)
+        }
+    }
+
+    impl Engine for Watched {
+        fn write(&self, batch: Batch) -> Result<(), Fault> {
+            let begins = begins_a_snapshot(&batch);
+            self.1.lock().unwrap_or_else(PoisonError::into_inner).push(begins);
+            self.0.write(batch)
+        }
+        fn view(&self) -> Arc<dyn Read> {
+            self.0.view()
+        }
+        fn flush(&self) -> Result<(), Fault> {
+            self.0.flush()
+        }
+        fn usage(&self) -> Usage {
+            self.0.usage()
+        }
+    }
+
+    #[test]
+    fn the_beginning_of_a_snapshot_is_told_from_the_end_of_a_replica() {
+        let watched = Arc::new(Watched::default());
+        let engine: Arc<dyn Engine> = watched.clone();
+        let ranges = || vec![KeyRange::prefix(Table::Items, b"group".to_vec())];
+        Installer::begin(engine.clone(), GroupId(1), ranges(), "a file").unwrap();
+        assert_eq!(watched.seen(), [false, true], "the marker, and then the rows");
+        drop_rows(&engine, GroupId(1), ranges()).unwrap();
+        assert_eq!(watched.seen(), [false]);
+    }
 
     #[test]
     fn a_state_fails_as_it_is_told() {
