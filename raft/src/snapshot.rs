@@ -140,7 +140,7 @@ impl SnapshotStore {
             return Ok(Incoming { position, name, file, offset, received });
         }
         let file = self.disk.create(&name, 0)?;
-        self.disk.sync_directory()?;
+        self.disk.sync_directory().map_err(|error| self.distrust(&name, error))?;
         Ok(Incoming { position, name, file, offset: 0, received: Received::default() })
     }
 
@@ -208,13 +208,18 @@ impl SnapshotStore {
         machine: &M,
         name: &str,
     ) -> io::Result<()> {
+        let file = self.make_durable(name)?;
+        self.replace(engine, machine, name, &*file)
+    }
+
+    /// It may have been made and written by an earlier process, which ended before it synced.
+    fn make_durable(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
         let file = self.disk.open(name)?;
-        // It may have been written by an earlier process, which ended before it synced.
-        if let Err(error) = file.sync() {
+        if let Err(error) = file.sync().and_then(|()| self.disk.sync_directory()) {
             self.release(name);
             return Err(self.distrust(name, error));
         }
-        self.replace(engine, machine, name, &*file)
+        Ok(file)
     }
 
     fn replace<M: Machine>(

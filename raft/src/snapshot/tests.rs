@@ -184,14 +184,29 @@ fn an_interrupted_installation_without_its_whole_file_is_lost() {
 #[test]
 fn a_file_whose_sync_failed_is_received_again() {
     let mut f = Fixture::new();
-    f.disk.fail_next_sync();
     let bytes = last_chunk();
     let nothing = Received::default();
     assert_eq!(f.store.begin(FIRST).unwrap(), nothing);
+    f.disk.fail_next_sync();
     assert!(f.store.stage(FIRST, &nothing, &bytes).is_err());
     assert_eq!(f.store.begin(FIRST).unwrap(), nothing, "nothing of it counts");
     f.store.stage(FIRST, &nothing, &bytes).unwrap();
     let name = f.store.staged(FIRST).unwrap();
+    f.interrupt(&name);
+    f.disk.lose_power();
+    let store = SnapshotStore::new(Arc::new(f.disk.clone()), GROUP, Stop::default());
+    store.resume(&f.engine, &f.machine).expect("the file is durable");
+}
+
+/// A process may end after it made the file and before its name was durable: the next one goes on with it.
+#[test]
+fn a_file_has_a_durable_name_before_it_is_all_there_is() {
+    let mut f = Fixture::new();
+    let name = f.store.file_name(FIRST);
+    f.disk.create(&name, 0).unwrap();
+    f.receive(FIRST);
+    assert_eq!(f.store.staged(FIRST).as_ref(), Some(&name));
+    f.store.make_durable(&name).unwrap();
     f.interrupt(&name);
     f.disk.lose_power();
     let store = SnapshotStore::new(Arc::new(f.disk.clone()), GROUP, Stop::default());
