@@ -198,6 +198,20 @@ fn a_file_whose_sync_failed_is_received_again() {
     store.resume(&f.engine, &f.machine).expect("the file is durable");
 }
 
+/// The next transfer would find the file, and the disk would not have its name.
+#[test]
+fn a_file_whose_name_could_not_be_made_durable_is_made_anew() {
+    let mut f = Fixture::new();
+    f.disk.fail_next_sync();
+    assert!(f.store.begin(FIRST).is_err());
+    f.receive(FIRST);
+    let name = f.store.staged(FIRST).unwrap();
+    f.interrupt(&name);
+    f.disk.lose_power();
+    let store = SnapshotStore::new(Arc::new(f.disk.clone()), GROUP, Stop::default());
+    store.resume(&f.engine, &f.machine).expect("the file is durable");
+}
+
 /// A process may end after it made the file and before its name was durable: the next one goes on with it.
 #[test]
 fn a_file_has_a_durable_name_before_it_is_all_there_is() {
