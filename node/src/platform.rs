@@ -12,6 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use ephemeris_raft::disk::{Disk, RealDisk, create_private};
 use ephemeris_raft::wal::{Wal, WalError, WalOptions};
@@ -119,6 +120,12 @@ pub(crate) enum DirectoryError {
     },
 }
 
+/// A log that was not written for so long never will be: a node that starts anew says what its disk does, and the
+/// others go on without one that does not.
+const LOG_HANGS_MAX: Duration = Duration::from_secs(30);
+/// How often it is looked at.
+const LOG_LOOK_EVERY: Duration = Duration::from_secs(1);
+
 const LOCK_FILE: &str = "lock";
 /// What a data directory holds of a replicated state: the engine, the log, and snapshots on their way in.
 pub(crate) const STATE_DIRECTORY: &str = "state";
@@ -190,6 +197,8 @@ impl OperatingSystem {
             Err(_) => supervisor::fault("the write-ahead log has failed: its writer has panicked"),
         };
         thread::Builder::new().name("wal".into()).spawn(run)?;
+        let watched = wal.clone();
+        thread::Builder::new().name("wal-watch".into()).spawn(move || watch_log(&watched))?;
         Ok(Storage { engine, wal, snapshots, executor: Executor::Threads })
     }
 
@@ -247,6 +256,28 @@ impl Platform for OperatingSystem {
     fn time(&self) -> Arc<dyn TimeSource> {
         Arc::new(MachineTime)
     }
+}
+
+/// Ends the process if the log's disk hangs, which fails nothing. A thread of its own: whoever writes hangs, too, and
+/// that may be a worker of the runtime.
+fn watch_log(wal: &Wal) {
+    let mut looks = 0;
+    while !wal.is_over() {
+        thread::sleep(LOG_LOOK_EVERY);
+        looks = looks_in_vain(looks, wal.waits());
+        if LOG_LOOK_EVERY * looks >= LOG_HANGS_MAX {
+            supervisor::fault(&format!(
+                "the write-ahead log has not been written for {LOG_HANGS_MAX:?}: its disk hangs. \
+                 Look for errors of the disk in the kernel's messages (dmesg), and at the storage \
+                 behind it if it is a remote one"
+            ));
+        }
+    }
+}
+
+/// Counted rather than measured: a process that stood still has not waited for its disk.
+fn looks_in_vain(before: u32, waits: Duration) -> u32 {
+    if waits > LOG_LOOK_EVERY * before { before + 1 } else { 0 }
 }
 
 /// Makes the directory if it is not there, durably, and keeps everybody else out.
@@ -315,5 +346,19 @@ mod tests {
         let mut text = vec![0; usize::try_from(mark.length().unwrap()).unwrap()];
         mark.read_at(0, &mut text).unwrap();
         assert!(String::from_utf8(text).unwrap().contains("a bad block"));
+    }
+
+    #[test]
+    fn only_a_log_that_is_not_written_at_many_looks_in_a_row_hangs() {
+        let second = LOG_LOOK_EVERY.as_millis();
+        let looks = |waits_ms: &[u128]| {
+            let waits = |ms: &u128| Duration::from_millis(u64::try_from(*ms).unwrap());
+            waits_ms.iter().map(waits).fold(0, looks_in_vain)
+        };
+        assert_eq!(looks(&[0, 0, 0]), 0);
+        assert_eq!(looks(&[1, second + 1, 2 * second + 1]), 3, "it hangs");
+        assert_eq!(looks(&[1, second + 1, 1]), 0, "it goes on");
+        assert_eq!(looks(&[0, 60 * second]), 1, "the process stood still");
+        assert_eq!(looks(&[0, 60 * second, 1]), 0);
     }
 }

@@ -31,7 +31,7 @@ use crate::gateway::{self, Gateway};
 use crate::node::{Node, StartupError};
 use crate::platform::{DirectoryError, Platform, TakeMachine};
 use crate::reload;
-use crate::supervisor::{EXIT_FAULT, Tasks};
+use crate::supervisor::{self, Tasks};
 use crate::telemetry;
 use crate::tls::{self, Tls, TlsError, TlsListener, TlsSource};
 
@@ -108,7 +108,7 @@ pub(crate) async fn run(
     server.tasks.spawn("second signal", async move {
         stop.wait().await;
         warn!("a second signal: the process ends at once");
-        std::process::exit(EXIT_FAULT);
+        supervisor::exit();
     });
     server.stop().await;
     Ok(())

@@ -5,17 +5,21 @@
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
+use std::thread;
 use std::time::Duration;
 
 use ephemeris_raft::testing::{Host, inherit};
 use ephemeris_store::ids::{GroupId, ReplicaId};
 use futures_util::FutureExt as _;
+use rustix::process::{Signal, getpid, kill_process};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{error, warn};
 
 /// Exit code after a broken invariant or a failed disk.
 pub(crate) const EXIT_FAULT: i32 = 70;
+/// How long the process may take to exit once it must: it waits for nothing that matters.
+const EXIT_PATIENCE: Duration = Duration::from_secs(2);
 /// How long tasks may take to end once they are told to.
 const STOP_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -96,9 +100,79 @@ pub(crate) fn replica_fault(group: GroupId, replica: ReplicaId, reason: &str) ->
 
 /// Ends the process after a fault: it must not go on, and must not tidy up either.
 pub(crate) fn fault(reason: &str) -> ! {
-    error!(reason, "fault: the process ends");
     if let Some(simulated) = Host::current() {
+        error!(reason, "fault: the process ends");
         simulated.end_process(reason);
     }
+    // Before anything that may take long, and be it a message to somebody who does not read it.
+    kill_after(EXIT_PATIENCE);
+    error!(reason, "fault: the process ends");
     std::process::exit(EXIT_FAULT);
+}
+
+/// Ends the process without a reason of its own.
+pub(crate) fn exit() -> ! {
+    kill_after(EXIT_PATIENCE);
+    std::process::exit(EXIT_FAULT);
+}
+
+/// Kills the process if it has not ended by then: before it does, RocksDB finishes what it compacts, which takes
+/// long, and on a disk that hangs for ever. Meanwhile the other threads would go on answering.
+fn kill_after(patience: Duration) {
+    let kill = move || {
+        thread::sleep(patience);
+        // There is nobody left to tell.
+        let _ = kill_process(getpid(), Signal::KILL);
+    };
+    // Without it the process ends a little later.
+    let _ = thread::Builder::new().name("exit".into()).spawn(kill);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+    use std::process::{Command, ExitStatus};
+
+    use super::*;
+
+    /// What the process that has a fault does at its exit.
+    const AT_EXIT: &str = "EPHEMERIS_TEST_AT_EXIT";
+
+    /// Whoever drops it waits for ever, as an exit handler may.
+    struct Hangs;
+
+    impl Drop for Hangs {
+        fn drop(&mut self) {
+            loop {
+                thread::park();
+            }
+        }
+    }
+
+    thread_local! {
+        static HANGS: Hangs = const { Hangs };
+    }
+
+    /// Not a test of its own: what the process does that the next one starts.
+    #[test]
+    fn a_fault() {
+        let Ok(at_exit) = std::env::var(AT_EXIT) else { return };
+        if at_exit == "hang" {
+            HANGS.with(|_| ());
+        }
+        fault("a test");
+    }
+
+    fn end_by_a_fault(at_exit: &str) -> ExitStatus {
+        let program = std::env::current_exe().unwrap();
+        let mut child = Command::new(program);
+        child.args(["--exact", "supervisor::tests::a_fault"]).env(AT_EXIT, at_exit);
+        child.output().unwrap().status
+    }
+
+    #[test]
+    fn a_process_that_must_end_does_so_whatever_its_exit_waits_for() {
+        assert_eq!(end_by_a_fault("").code(), Some(EXIT_FAULT));
+        assert_eq!(end_by_a_fault("hang").signal(), Some(Signal::KILL.as_raw()));
+    }
 }

@@ -1,7 +1,9 @@
-//! Check quorum, as etcd calls it: a leader that no majority answers asks another to take over.
+//! Check quorum, as etcd calls it: a leader that no majority answers asks another to take over; and so does one
+//! whose own disk does not answer.
 //!
 //! Such a leader may still be heard. What it sends then keeps the others from electing, and the group
-//! stands still for as long as only the way back is cut.
+//! stands still for as long as only the way back is cut. If it is the disk, a majority of others may do without
+//! it; but all that they sync piles up here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +19,8 @@ use tracing::info;
 use crate::runtime::Runtime;
 use crate::timers::wait_aligned;
 use crate::transport::{Lane, Transport};
-use crate::types::{TypeConfig, Vote, from_raft_vote};
+use crate::types::{RaftLogId, TypeConfig, Vote, from_raft_vote};
+use crate::wal::Wal;
 use crate::wire::{Envelope, Message, Request};
 
 /// Watches over one replica of a group.
@@ -28,10 +31,12 @@ pub(crate) struct CheckQuorum {
     pub(crate) server: WatchReceiverOf<TypeConfig, RaftServerMetrics<TypeConfig>>,
     /// Whether the replica rests: then nobody is asked, so nobody answers.
     pub(crate) is_resting: watch::Receiver<bool>,
+    pub(crate) wal: Wal,
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) group: GroupId,
     pub(crate) me: ReplicaId,
-    /// How long a leader goes on without an answer: as long as the others wait for a sign of it.
+    /// How long a leader goes on without an answer, of others or of its disk: as long as the others wait for a
+    /// sign of it.
     pub(crate) patience: Duration,
     /// How often it is looked at.
     pub(crate) every: Duration,
@@ -62,10 +67,11 @@ impl CheckQuorum {
         let term = self.metrics.borrow_watched().current_term;
         // Counted rather than measured: a process that stood still has heard nobody, and knows nothing.
         let (mut silent, mut acknowledged, mut asked) = (Duration::ZERO, None, 0);
+        let mut unsynced = Duration::ZERO;
         loop {
             if *self.is_resting.borrow_and_update() {
                 self.is_resting.wait_for(|is_resting| !is_resting).await.ok()?;
-                silent = Duration::ZERO;
+                (silent, unsynced) = (Duration::ZERO, Duration::ZERO);
             }
             wait_aligned(self.every).await;
             let metrics = self.metrics.borrow_watched().clone();
@@ -82,18 +88,46 @@ impl CheckQuorum {
             acknowledged = last_acknowledged;
             let voters = metrics.membership_config.membership().voter_ids();
             let others: Vec<ReplicaId> = voters.filter(|voter| *voter != self.me).collect();
-            if silent < self.patience || others.is_empty() {
+            unsynced =
+                if self.wal.waits() > unsynced { unsynced + self.every } else { Duration::ZERO };
+            // It has voted for another, and waits for that to be synced: the metrics do not tell.
+            let has_voted = self.wal.vote(self.group).is_some_and(|vote| vote.term > term);
+            if others.is_empty() || has_voted {
                 continue;
             }
-            let to = others[asked % others.len()];
-            asked += 1;
-            self.ask(to, from_raft_vote(&metrics.vote)).await;
+            let vote = from_raft_vote(&metrics.vote);
+            if silent >= self.patience {
+                let to = others[asked % others.len()];
+                asked += 1;
+                info!(group = %self.group, %to, "no majority answers: asking another to lead");
+                self.ask(to, vote).await;
+            } else if unsynced >= self.patience
+                && let Some(to) = self.able_without_me(&metrics, &others)
+            {
+                // It may be asked again after the same time.
+                unsynced = Duration::ZERO;
+                info!(group = %self.group, %to, "the disk hangs: asking another to lead");
+                self.ask(to, vote).await;
+            }
         }
+    }
+
+    /// Who lacks least of those that have committed what is not synced here, and so do without this disk. Where
+    /// all disks are slow nobody would do better.
+    fn able_without_me(
+        &self,
+        metrics: &RaftMetrics<TypeConfig>,
+        others: &[ReplicaId],
+    ) -> Option<ReplicaId> {
+        let synced = |replica: &ReplicaId| -> Option<RaftLogId> {
+            metrics.replication.as_ref()?.get(replica).copied().flatten()
+        };
+        let is_ahead = synced(&self.me) >= metrics.local_committed;
+        others.iter().copied().filter(|_| !is_ahead).max_by_key(synced)
     }
 
     /// Asks another to stand for election at once.
     async fn ask(&self, to: ReplicaId, from: Vote) {
-        info!(group = %self.group, %to, "no majority answers: asking another to lead");
         // One that lacks entries does not win, so how far its log reaches does not matter here. openraft's
         // own transfer would end this leader's work, too, though perhaps nobody hears of it.
         let request = Request::TransferLeader { from, to, last: None };

@@ -214,8 +214,8 @@ impl GroupStatus {
         wanted.iter().copied().filter(able).collect()
     }
 
-    /// True if a replica has confirmed what made it a member, however short the log is, and lacks little.
-    fn has_caught_up(&self, replica: ReplicaId) -> bool {
+    /// On the leader: true if a replica has synced what made it a member, however short the log is, and lacks little.
+    pub fn has_caught_up(&self, replica: ReplicaId) -> bool {
         let matching = self.matching.get(&replica).copied().flatten();
         let lacks = self.last.unwrap_or(0).saturating_sub(matching.unwrap_or(0));
         matching.is_some() && matching >= self.members_since && lacks <= LAG_ENTRIES_MAX
@@ -237,6 +237,8 @@ struct Shared<M: Machine> {
     id: GroupId,
     replica: ReplicaId,
     storage: Storage,
+    /// A log that keeps others waiting longer for a vote is not well.
+    vote_patience: Duration,
     router: Router,
     snapshots: SnapshotStore,
     durable: Durable,
@@ -329,6 +331,7 @@ impl<M: Machine> Group<M> {
             id: group,
             replica,
             storage,
+            vote_patience: options.heartbeat,
             router,
             snapshots,
             durable,
@@ -343,6 +346,7 @@ impl<M: Machine> Group<M> {
             metrics: handle.shared.raft.metrics(),
             server: handle.shared.server.clone(),
             is_resting: handle.shared.rest.watch(),
+            wal: handle.shared.storage.wal.clone(),
             transport,
             group,
             me: replica,
@@ -404,11 +408,28 @@ impl<M: Machine> Group<M> {
         &self,
         encoded: Vec<u8>,
     ) -> Result<(M::Outcome, Duration), ProposeError> {
+        if !self.takes_entries() {
+            return Err(ProposeError::NotLeader { leader: None });
+        }
         self.get_in_touch().await;
         let stopped = |_| ProposeError::Unknown("the replica has stopped".to_string());
         let answer = self.shared.proposals.propose(encoded).await.map_err(stopped)??;
         let timed = answer.0.expect("commands have outcomes").downcast::<(M::Outcome, Duration)>();
         Ok(*timed.expect("the machine answers with its own outcome"))
+    }
+
+    /// False while the log has too much to write already, or none of it gets written: nothing should be added.
+    fn takes_entries(&self) -> bool {
+        !self.shared.storage.wal.is_choked() && !self.is_stuck()
+    }
+
+    /// True while openraft waits for the log to save a vote, and that takes long: until then it does nothing
+    /// else, and goes on saying what it was before.
+    fn is_stuck(&self) -> bool {
+        let Shared { storage, vote_patience, server, id, .. } = &*self.shared;
+        let known = || server.borrow_watched().vote.leader_id().term;
+        storage.wal.waits() > *vote_patience
+            && storage.wal.vote(*id).is_some_and(|vote| vote.term > known())
     }
 
     /// Has a majority answer if nobody was asked for long: openraft takes entries only from a leader that was
@@ -425,6 +446,9 @@ impl<M: Machine> Group<M> {
     /// Returns when everything that was committed before the call is applied here, and this replica
     /// was still the leader after the call. Then the machine may be read.
     pub async fn read_barrier(&self) -> Result<(), ReadError> {
+        if self.is_stuck() {
+            return Err(ReadError::NotLeader { leader: None });
+        }
         let stopped = |_| ReadError::Stopped("nobody answers its readers".to_string());
         self.shared.barriers.read_index().await.map_err(stopped)?.map(|_| ())
     }
@@ -446,7 +470,9 @@ impl<M: Machine> Group<M> {
 
     /// Who leads, as far as this replica knows.
     pub fn leadership(&self) -> Leadership {
-        leadership(self.shared.replica, &self.shared.server.borrow_watched())
+        let known = leadership(self.shared.replica, &self.shared.server.borrow_watched());
+        // It has voted for another since.
+        if self.is_stuck() { Leadership { leader: None, is_me: false, ..known } } else { known }
     }
 
     /// Follows changes of leadership.

@@ -247,9 +247,10 @@ impl View {
                 .and_then(|matched| matched.get(member))
                 .is_some_and(|id| is_last(*id))
         };
+        // A leader that has not synced it itself has to see to that first.
         let is_settled = last.is_some()
             && is_last(metrics.last_applied)
-            && followers.iter().all(has_last)
+            && (!leads || has_last(&me) && followers.iter().all(has_last))
             && membership.get_joint_config().len() == 1;
         Self { vote: from_raft_vote(&metrics.vote), leads, last, is_settled, followers }
     }

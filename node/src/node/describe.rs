@@ -1,6 +1,7 @@
 //! What a node says of itself.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use ephemeris_raft::GroupStatus;
 use ephemeris_store::ids::GroupId;
@@ -10,6 +11,9 @@ use crate::identity::FORMAT;
 use crate::partition::Gauges;
 use crate::requests::{NodeDescription, ReplicaDescription, Stored};
 use crate::transport::PROTOCOL;
+
+/// A node whose log waits longer for its disk leads nothing more than it must.
+const LOG_WAITS_MAX: Duration = Duration::from_secs(1);
 
 impl Node {
     /// What must hold before this node is sent requests: each by name, and whether it does.
@@ -30,8 +34,14 @@ impl Node {
             ("catalog is caught up", self.is_caught_up()),
             ("replicas are running", replicas),
             ("clocks agree", self.inner.clock.now().is_sure()),
+            ("log is written", self.is_log_written()),
             ("not draining", !self.inner.draining.load(Ordering::SeqCst)),
         ]
+    }
+
+    /// False while the disk of the log hangs.
+    fn is_log_written(&self) -> bool {
+        self.inner.storage.wal.waits() <= LOG_WAITS_MAX
     }
 
     /// Brings the gauges up to date, for whoever reads metrics now.
@@ -96,7 +106,8 @@ impl Node {
             url: self.inner.url.clone(),
             version: env!("CARGO_PKG_VERSION").to_string(),
             clock: self.inner.quorum.as_ref().and_then(|clock| clock.status()),
-            draining: self.inner.draining.load(Ordering::SeqCst),
+            // What such a node leads goes elsewhere, and would come back.
+            draining: self.inner.draining.load(Ordering::SeqCst) || !self.is_log_written(),
             replicas,
         }
     }

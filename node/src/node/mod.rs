@@ -313,11 +313,16 @@ impl Node {
         Ok(local.group().members())
     }
 
-    /// Hands leadership of a group over, if this node has it.
+    /// Hands leadership of a group over, if this node has it and the other one's disk keeps up: what a replica has
+    /// applied it may not have synced.
     pub(crate) async fn transfer_leadership(&self, group: GroupId, to: ReplicaId) {
         if group == GroupId::CATALOG {
-            self.inner.catalog.transfer_leadership(to).await;
-        } else if let Some(local) = self.local_partition(group) {
+            if self.inner.catalog.status().has_caught_up(to) {
+                self.inner.catalog.transfer_leadership(to).await;
+            }
+        } else if let Some(local) = self.local_partition(group)
+            && local.group().status().has_caught_up(to)
+        {
             local.group().transfer_leadership(to).await;
         }
     }

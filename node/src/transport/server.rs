@@ -235,7 +235,7 @@ mod tests {
     async fn a_message_too_many_is_refused_unread_until_another_is_answered() {
         let (near, mut far) = tokio::io::duplex(1 << 20);
         let mut reader = FrameReader::new(Box::new(near) as Reader);
-        let (answers, mut outgoing) = mpsc::channel(ANSWERS_MAX);
+        let (answers, mut outgoing) = mpsc::channel::<Frame>(ANSWERS_MAX);
         let (received, one_is_done) = (AtomicU64::new(0), Arc::new(Notify::new()));
         let receive = |_: &[u8]| -> Handling {
             received.fetch_add(1, Ordering::SeqCst);

@@ -153,6 +153,10 @@ impl<M: Machine> Group<M> {
         entries: Vec<LogEntry>,
         committed: Option<LogId>,
     ) -> Result<Response, String> {
+        // The leader, which others may make a majority with, sends them again later.
+        if !entries.is_empty() && !self.takes_entries() {
+            return Err("the log does not get written".to_string());
+        }
         let entries = entries.into_iter().map(to_raft_entry).collect::<Result<_, _>>();
         let request = AppendEntriesRequest {
             vote: to_raft_vote(vote),

@@ -14,8 +14,8 @@ use crate::router::Inbound as _;
 use crate::storage::Executor;
 use crate::testing::{MemoryDisk, MemoryNetwork, simulate};
 use crate::types::{LogEntry, Payload, Vote};
-use crate::wal::{SyncTime, Wal, WalOptions};
-use crate::wire::{Confirm, Message};
+use crate::wal::{SyncTime, UNSYNCED_BYTES_MAX, Wal, WalOptions};
+use crate::wire::{Confirm, Message, Request, Response};
 
 const GROUP: GroupId = GroupId::CATALOG;
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -236,4 +236,41 @@ fn a_transfer_holds_no_more_of_the_log_than_disk_and_memory_have_room_for() {
     assert!(may_be_held(&log(HELD_SEGMENTS_MAX - 1, HELD_ENTRIES_MAX - 1)));
     assert!(!may_be_held(&log(HELD_SEGMENTS_MAX, 1)), "few large entries");
     assert!(!may_be_held(&log(1, HELD_ENTRIES_MAX)), "many small ones");
+}
+
+/// Without a limit it would take what it is offered until there is no memory left. What it has refused is not done.
+#[test]
+fn a_log_that_does_not_get_written_takes_only_so_much() {
+    simulate(1, async {
+        let (disks, sync_time) = (Disks::default(), SyncTime::from(Duration::from_millis(1)));
+        let group = disks.start(sync_time.clone()).await;
+        group.form(&[me()]).await.unwrap();
+        settle(&group).await;
+        let wal = &group.shared.storage.wal;
+        let refuses = async |entries| {
+            let vote = Vote { term: 0, replica: 9, committed: true };
+            let append = Request::Append { vote, previous: None, entries, committed: None };
+            matches!(group.handle(me(), append).await, Response::Failed(_))
+        };
+        let entry = LogEntry { id: LogId { term: 0, index: 0 }, payload: Payload::Blank };
+        assert!(!refuses(vec![entry.clone()]).await);
+
+        sync_time.set(Duration::from_hours(1));
+        // Nothing of it is applied, whatever it says.
+        let (length, mut taken) = (1 << 20, Vec::new());
+        for _ in 0..2 * UNSYNCED_BYTES_MAX / length {
+            let group = group.clone();
+            let propose = async move { group.propose(vec![0; length]).await };
+            taken.push(tokio::task::spawn_local(propose));
+            sleep(Duration::from_millis(50)).await;
+        }
+        assert!(wal.unsynced_bytes() >= UNSYNCED_BYTES_MAX);
+        assert!(wal.unsynced_bytes() < UNSYNCED_BYTES_MAX + 2 * length);
+        let (last, before) = (taken.pop().unwrap(), group.last_logged());
+        let not_done = ProposeError::NotLeader { leader: None };
+        assert_eq!(timeout(PATIENCE, last).await.unwrap().unwrap().unwrap_err(), not_done);
+        assert_eq!(group.last_logged(), before);
+        assert!(refuses(vec![entry]).await);
+        assert!(!refuses(Vec::new()).await, "nobody is to miss a leader for that");
+    });
 }

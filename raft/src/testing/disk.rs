@@ -362,7 +362,9 @@ impl Disk for MemoryDisk {
         let checked = shared.check_sync();
         let changes = std::mem::take(&mut shared.unsynced);
         if checked.is_ok() {
-            changes.into_iter().for_each(|change| change.make(&mut shared.durable_names));
+            for change in changes {
+                change.make(&mut shared.durable_names);
+            }
         }
         checked
     }

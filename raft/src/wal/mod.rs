@@ -11,6 +11,7 @@
 //! An error of `fdatasync` is final: the writer stops for good, every waiter is told, and the node
 //! ends the process, because the kernel may have dropped what it could not write.
 
+mod backlog;
 mod format;
 mod index;
 mod recovery;
@@ -21,6 +22,7 @@ mod writer;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use ephemeris_store::ids::GroupId;
@@ -31,6 +33,8 @@ use tokio::sync::{Notify, oneshot};
 use crate::brief;
 use crate::disk::{Disk, DiskFile};
 use crate::types::{LogEntry, Vote};
+use backlog::Backlog;
+pub use backlog::UNSYNCED_BYTES_MAX;
 use index::{Index, Location};
 use writer::Next;
 pub use writer::{SyncTime, Writer};
@@ -108,6 +112,7 @@ struct Shared {
     disk: Arc<dyn Disk>,
     options: WalOptions,
     inner: Mutex<Inner>,
+    backlog: Backlog,
     /// The writer, while it runs as a thread; for whoever has made the turn `Writing`.
     writer: Mutex<Option<Writer>>,
     /// Wakes a writer that is a thread.
@@ -192,6 +197,22 @@ enum Operation {
     Close { done: Callback },
 }
 
+impl Operation {
+    /// About what it takes of memory.
+    fn bytes(&self) -> usize {
+        let entries = match self {
+            Operation::Append { entries, .. } => entries.as_slice(),
+            Operation::Vote { .. }
+            | Operation::Truncate { .. }
+            | Operation::Purge { .. }
+            | Operation::Drop { .. }
+            | Operation::Close { .. } => &[],
+        };
+        let entry_bytes = |entry: &LogEntry| size_of::<LogEntry>() + entry.payload.bytes();
+        size_of::<Self>() + entries.iter().map(entry_bytes).sum::<usize>()
+    }
+}
+
 impl Wal {
     /// Opens the log in a directory and reads what is there. The writer must be run for anything to
     /// become durable.
@@ -212,6 +233,7 @@ impl Wal {
             disk,
             options,
             inner: Mutex::new(inner),
+            backlog: Backlog::new(),
             writer: Mutex::new(None),
             wake: Condvar::new(),
             notify: Notify::new(),
@@ -378,6 +400,26 @@ impl Wal {
         places
     }
 
+    /// True if so much waits to be synced that nothing should be added.
+    pub fn is_choked(&self) -> bool {
+        self.unsynced_bytes() >= UNSYNCED_BYTES_MAX
+    }
+
+    /// What waits to be synced, and so stays in memory.
+    pub fn unsynced_bytes(&self) -> usize {
+        self.shared.backlog.bytes()
+    }
+
+    /// How long it has waited, or the disk has synced nothing: nothing for a log that has nothing to write.
+    pub fn waits(&self) -> Duration {
+        self.shared.backlog.waits()
+    }
+
+    /// True once nobody writes any more: the log is closed, or has failed.
+    pub fn is_over(&self) -> bool {
+        self.shared.lock().turn == WriterTurn::Over
+    }
+
     /// What the log did and holds.
     pub fn stats(&self) -> WalStats {
         let inner = self.shared.lock();
@@ -443,6 +485,7 @@ impl Shared {
 
     /// Queues an operation, and tells somebody who will write it, unless somebody has been told or writes.
     fn queue(self: &Arc<Self>, mut inner: MutexGuard<'_, Inner>, operation: Operation) {
+        self.backlog.note_queued(operation.bytes());
         inner.queue.push(operation);
         if inner.turn != WriterTurn::Idle {
             return;
@@ -467,6 +510,7 @@ impl Shared {
             return None;
         }
         inner.turn = WriterTurn::Writing;
+        self.backlog.note_taken();
         Some(std::mem::take(&mut inner.queue))
     }
 
@@ -478,9 +522,16 @@ impl Shared {
         let next = writer.process(operations);
         std::mem::forget(panics);
         match next {
-            Ok(Next::Continue) => self.lock().pass_turn(),
+            Ok(Next::Continue) => self.pass_turn(),
             Ok(Next::Closed) | Err(_) => self.lock().turn = WriterTurn::Over,
         }
+    }
+
+    /// Whoever has written looks whether there is more.
+    fn pass_turn(&self) {
+        let mut inner = self.lock();
+        inner.turn = if inner.queue.is_empty() { WriterTurn::Idle } else { WriterTurn::Told };
+        self.backlog.note_written();
     }
 }
 
@@ -533,11 +584,6 @@ impl Inner {
             None if self.closing => Some(io::Error::other("the log is closed")),
             None => None,
         }
-    }
-
-    /// Whoever has written looks whether there is more.
-    fn pass_turn(&mut self) {
-        self.turn = if self.queue.is_empty() { WriterTurn::Idle } else { WriterTurn::Told };
     }
 
     /// Entries at these places are no longer needed, and the log on disk says so.

@@ -54,6 +54,7 @@ impl Position {
         *offset += bytes.len() as u64;
         self.sequence += 1;
         let mut inner = shared.lock();
+        shared.backlog.note_sync();
         inner.is_brief = is_brief;
         inner.stats.syncs += 1;
         inner.stats.bytes += bytes.len() as u64;
@@ -204,7 +205,7 @@ impl Writer {
             if next == Next::Closed {
                 return Ok(());
             }
-            self.shared.lock().pass_turn();
+            self.shared.pass_turn();
         }
     }
 
@@ -217,6 +218,8 @@ impl Writer {
             let queued = {
                 let mut inner = self.shared.lock();
                 inner.failed = Some(reason.to_string());
+                self.shared.backlog.note_taken();
+                self.shared.backlog.note_written();
                 std::mem::take(&mut inner.queue)
             };
             let callbacks = rest.chain(queued).filter_map(Operation::into_callback);
