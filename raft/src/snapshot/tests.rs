@@ -56,6 +56,13 @@ impl Fixture {
         let ranges = self.machine.ranges();
         Installer::begin(self.engine.clone(), GROUP, ranges, name).unwrap();
     }
+
+    /// Another process finds what the engine and the disk have kept.
+    fn lose_power_while_installing(&mut self, name: &str) {
+        self.interrupt(name);
+        self.disk.lose_power();
+        self.store = SnapshotStore::new(Arc::new(self.disk.clone()), GROUP, Stop::default());
+    }
 }
 
 #[test]
@@ -192,10 +199,8 @@ fn a_file_whose_sync_failed_is_received_again() {
     assert_eq!(f.store.begin(FIRST).unwrap(), nothing, "nothing of it counts");
     f.store.stage(FIRST, &nothing, &bytes).unwrap();
     let name = f.store.staged(FIRST).unwrap();
-    f.interrupt(&name);
-    f.disk.lose_power();
-    let store = SnapshotStore::new(Arc::new(f.disk.clone()), GROUP, Stop::default());
-    store.resume(&f.engine, &f.machine).expect("the file is durable");
+    f.lose_power_while_installing(&name);
+    f.resume().expect("the file is durable");
 }
 
 /// The next transfer would find the file, and the disk would not have its name.
@@ -206,10 +211,8 @@ fn a_file_whose_name_could_not_be_made_durable_is_made_anew() {
     assert!(f.store.begin(FIRST).is_err());
     f.receive(FIRST);
     let name = f.store.staged(FIRST).unwrap();
-    f.interrupt(&name);
-    f.disk.lose_power();
-    let store = SnapshotStore::new(Arc::new(f.disk.clone()), GROUP, Stop::default());
-    store.resume(&f.engine, &f.machine).expect("the file is durable");
+    f.lose_power_while_installing(&name);
+    f.resume().expect("the file is durable");
 }
 
 /// A process may end after it made the file and before its name was durable: the next one goes on with it.
@@ -221,10 +224,8 @@ fn a_file_has_a_durable_name_before_it_is_all_there_is() {
     f.receive(FIRST);
     assert_eq!(f.store.staged(FIRST).as_ref(), Some(&name));
     f.store.make_durable(&name).unwrap();
-    f.interrupt(&name);
-    f.disk.lose_power();
-    let store = SnapshotStore::new(Arc::new(f.disk.clone()), GROUP, Stop::default());
-    store.resume(&f.engine, &f.machine).expect("the file is durable");
+    f.lose_power_while_installing(&name);
+    f.resume().expect("the file is durable");
 }
 
 #[test]

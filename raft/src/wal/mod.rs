@@ -197,22 +197,6 @@ enum Operation {
     Close { done: Callback },
 }
 
-impl Operation {
-    /// About what it takes of memory.
-    fn bytes(&self) -> usize {
-        let entries = match self {
-            Operation::Append { entries, .. } => entries.as_slice(),
-            Operation::Vote { .. }
-            | Operation::Truncate { .. }
-            | Operation::Purge { .. }
-            | Operation::Drop { .. }
-            | Operation::Close { .. } => &[],
-        };
-        let entry_bytes = |entry: &LogEntry| size_of::<LogEntry>() + entry.payload.bytes();
-        size_of::<Self>() + entries.iter().map(entry_bytes).sum::<usize>()
-    }
-}
-
 impl Wal {
     /// Opens the log in a directory and reads what is there. The writer must be run for anything to
     /// become durable.

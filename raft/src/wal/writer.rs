@@ -480,6 +480,20 @@ impl Inner {
 }
 
 impl Operation {
+    /// About what it takes of memory.
+    pub(super) fn bytes(&self) -> usize {
+        let entries = match self {
+            Operation::Append { entries, .. } => entries.as_slice(),
+            Operation::Vote { .. }
+            | Operation::Truncate { .. }
+            | Operation::Purge { .. }
+            | Operation::Drop { .. }
+            | Operation::Close { .. } => &[],
+        };
+        let entry_bytes = |entry: &LogEntry| size_of::<LogEntry>() + entry.payload.bytes();
+        size_of::<Self>() + entries.iter().map(entry_bytes).sum::<usize>()
+    }
+
     fn into_callback(self) -> Option<Callback> {
         match self {
             Operation::Append { done, .. }
