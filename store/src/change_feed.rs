@@ -122,7 +122,7 @@ fn flat(mut item: Item, spec: &PartitionSpec) -> Result<Vec<u8>, Fault> {
     if text.contains("\"_lsn\"") {
         let (body, _) = json::normalise(&item.body, || WithoutLsn { depth: 0 })
             .map_err(|error| Fault::corrupt("items", error))?;
-        item.body = body;
+        item.body = body.into();
     }
     let mut row = item.to_json(spec.container);
     assert_eq!(row.pop(), Some(b'}'), "an item is a JSON object");

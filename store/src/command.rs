@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU32;
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -281,8 +282,7 @@ pub struct Written {
     /// Its cost.
     pub charge: Charge,
     /// The body, if the proposer cannot know it: of a patch or a read.
-    #[serde(with = "serde_bytes")]
-    pub body: Option<Vec<u8>>,
+    pub body: Option<Bytes>,
     /// True if a `ttl` that is not valid was stored, which expiry being off allows (R6).
     pub has_inert_ttl: bool,
 }
@@ -365,7 +365,7 @@ mod tests {
     }
 
     fn create(bytes: usize) -> ItemWrite {
-        let body = vec![b'x'; bytes];
+        let body = vec![b'x'; bytes].into();
         write(Action::Create(Document { body, ttl: TtlField::Absent, indexed_values: 1 }))
     }
 

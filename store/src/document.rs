@@ -5,6 +5,7 @@
 //!    includes, and leave the system properties out.
 //! 3. What remains is stored as it is; system properties are spliced back in when it is read.
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -32,8 +33,7 @@ pub struct DocumentRules {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Document {
     /// Normalised JSON without system properties.
-    #[serde(with = "serde_bytes")]
-    pub body: Vec<u8>,
+    pub body: Bytes,
     /// What it says about its time to live.
     pub ttl: TtlField,
     /// How many values the index policy includes: the `L` of the charge formula.
@@ -101,7 +101,11 @@ impl DocumentRules {
         Ok(ParsedDocument {
             id: reader.id,
             key: PartitionKey(reader.key),
-            document: Document { body, ttl: reader.ttl, indexed_values: reader.indexed_values },
+            document: Document {
+                body: body.into(),
+                ttl: reader.ttl,
+                indexed_values: reader.indexed_values,
+            },
         })
     }
 }
@@ -294,7 +298,7 @@ mod tests {
             r#"{"id":"a","_rid":"x","_self":"x","_etag":"x","_attachments":"x","_ts":1,
                 "in":{"_ts":2},"_lsn":3}"#,
         );
-        assert_eq!(parsed.document.body, br#"{"id":"a","in":{"_ts":2},"_lsn":3}"#);
+        assert_eq!(parsed.document.body, br#"{"id":"a","in":{"_ts":2},"_lsn":3}"#[..]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU32;
 
+use bytes::{Buf as _, Bytes};
 use serde::{Deserialize, Serialize};
 
 use crate::engine::{Fault, KeyRange, Table};
@@ -155,7 +156,7 @@ pub struct Item {
     /// What the system keeps.
     pub stamp: Stamp,
     /// What the user wrote, normalised.
-    pub body: Vec<u8>,
+    pub body: Bytes,
 }
 
 /// First byte of every stored item.
@@ -194,16 +195,22 @@ impl Item {
     /// The stored form: version byte, header, body.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(STAMP_BYTES + self.body.len());
-        self.stamp.put(&mut bytes);
-        bytes.extend_from_slice(&self.body);
+        self.put(&mut bytes);
         bytes
     }
 
+    /// Appends the stored form.
+    pub(crate) fn put(&self, bytes: &mut Vec<u8>) {
+        self.stamp.put(bytes);
+        bytes.extend_from_slice(&self.body);
+    }
+
     /// Reads the stored form.
-    pub fn decode(mut bytes: Vec<u8>) -> Result<Self, Fault> {
+    pub fn decode(bytes: Vec<u8>) -> Result<Self, Fault> {
         let stamp = Stamp::decode(&bytes)?;
-        bytes.drain(..STAMP_BYTES);
-        Ok(Self { stamp, body: bytes })
+        let mut body = Bytes::from(bytes);
+        body.advance(STAMP_BYTES);
+        Ok(Self { stamp, body })
     }
 
     /// Takes the stored form apart, copying nothing.
@@ -391,8 +398,10 @@ pub(crate) mod tests {
 
     #[test]
     fn stored_items_are_pinned_to_the_byte() {
-        let item =
-            Item { stamp: stamp(ItemTtl::Own(NonZeroU32::new(9).unwrap())), body: b"{}".to_vec() };
+        let item = Item {
+            stamp: stamp(ItemTtl::Own(NonZeroU32::new(9).unwrap())),
+            body: b"{}"[..].into(),
+        };
         let golden = [
             &[2, 0x82, 0, 2, 0, 0, 0, 9][..],
             &[0, 0, 0, 0, 0, 0, 0, 7],
@@ -409,7 +418,7 @@ pub(crate) mod tests {
 
     #[test]
     fn corrupt_items_are_faults() {
-        let good = Item { stamp: stamp(ItemTtl::Never), body: b"{}".to_vec() }.encode();
+        let good = Item { stamp: stamp(ItemTtl::Never), body: b"{}"[..].into() }.encode();
         for cut in 0..STAMP_BYTES {
             assert!(Item::decode(good[..cut].to_vec()).is_err());
         }

@@ -164,7 +164,7 @@ fn write(id: &str, ttl: Option<i64>) -> ItemWrite {
     let ttl = ttl.map_or(TtlField::Absent, |ttl| {
         TtlField::Valid(TimeToLive::from_seconds(ttl).expect("a time to live"))
     });
-    let action = Action::Upsert(Document { body: b"{}".to_vec(), ttl, indexed_values: 0 });
+    let action = Action::Upsert(Document { body: b"{}"[..].into(), ttl, indexed_values: 0 });
     ItemWrite { key: key(id), precondition: Precondition::None, action }
 }
 

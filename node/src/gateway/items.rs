@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::http::StatusCode;
+use bytes::Bytes;
 use ephemeris_store::binary_json;
 use ephemeris_store::catalog::PartitionRecord;
 use ephemeris_store::charge::Charge;
@@ -283,7 +284,7 @@ async fn write(
     call: &Call,
     resolved: &Resolved,
     (key, action): (ItemKey, Action),
-    body: Vec<u8>,
+    body: Bytes,
 ) -> Result<Reply, Failure> {
     let write = ItemWrite { key, precondition: call.headers.precondition()?, action };
     let (written, headers) = write_one(gateway, call, resolved, write).await?;

@@ -15,6 +15,7 @@ mod waiting;
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use ephemeris_store::catalog::ContainerDefinition;
 use ephemeris_store::change_feed::{FeedPage, FeedRefusal, FeedStart, HistoryStart, RowForm};
 use ephemeris_store::charge::Charge;
@@ -311,8 +312,7 @@ pub(crate) struct ReadItem {
     /// What the system keeps of it.
     pub(crate) stamp: Stamp,
     /// What the user wrote.
-    #[serde(with = "serde_bytes")]
-    pub(crate) body: Vec<u8>,
+    pub(crate) body: Bytes,
 }
 
 impl From<Item> for ReadItem {

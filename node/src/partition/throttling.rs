@@ -224,7 +224,7 @@ fn item_key(id: &str) -> ItemKey {
 fn create(id: &str, bytes: usize, ttl: i64) -> ItemWrite {
     let empty = format!("{{\"id\":\"{id}\",\"pk\":\"p\",\"text\":\"\"}}");
     let text = "x".repeat(bytes - empty.len());
-    let body = format!("{{\"id\":\"{id}\",\"pk\":\"p\",\"text\":\"{text}\"}}").into_bytes();
+    let body = format!("{{\"id\":\"{id}\",\"pk\":\"p\",\"text\":\"{text}\"}}").into();
     let ttl = TtlField::Valid(TimeToLive::from_seconds(ttl).unwrap());
     let action = Action::Create(Document { body, ttl, indexed_values: 10 });
     ItemWrite { key: item_key(id), precondition: Precondition::None, action }

@@ -51,6 +51,15 @@ impl Batch {
         self.add(PUT, table, [key, value]);
     }
 
+    /// Sets a key to what `put` appends: a large value is not put together elsewhere first.
+    pub fn put_with(&mut self, table: Table, key: &[u8], put: impl FnOnce(&mut Vec<u8>)) {
+        self.put(table, key, &[]);
+        let start = self.bytes.len();
+        put(&mut self.bytes);
+        let length = length_of(&self.bytes[start..]);
+        self.bytes[start - length.len()..start].copy_from_slice(&length);
+    }
+
     /// Removes a key.
     pub fn delete(&mut self, table: Table, key: &[u8]) {
         self.add(DELETE, table, [key]);
@@ -70,8 +79,7 @@ impl Batch {
     fn add<const PARTS: usize>(&mut self, kind: u8, table: Table, parts: [&[u8]; PARTS]) {
         self.bytes.extend_from_slice(&[kind, table as u8]);
         for part in parts {
-            let length = u32::try_from(part.len()).expect("keys and values have a few megabytes");
-            self.bytes.extend_from_slice(&length.to_le_bytes());
+            self.bytes.extend_from_slice(&length_of(part));
             self.bytes.extend_from_slice(part);
         }
     }
@@ -96,6 +104,11 @@ impl Batch {
     pub fn digest(&self, start: usize, seed: u32) -> u32 {
         crc32c::crc32c_append(seed, &self.bytes[start..])
     }
+}
+
+/// What stands before a part.
+fn length_of(part: &[u8]) -> [u8; 4] {
+    u32::try_from(part.len()).expect("keys and values have a few megabytes").to_le_bytes()
 }
 
 /// The changes of a batch.
@@ -142,12 +155,14 @@ mod tests {
         let empty = KeyRange { table: Table::Feed, start: b"s".to_vec(), end: Some(Vec::new()) };
         let mut batch = Batch::default();
         batch.put(Table::Items, b"key", b"");
+        batch.put_with(Table::Items, b"other", |value| value.extend_from_slice(b"value"));
         batch.delete(Table::Catalog, b"");
         batch.delete_range(&rest);
         batch.delete_range(&empty);
         batch.delete_range(&some);
         let changes = [
             Change::Put(Table::Items, b"key", b""),
+            Change::Put(Table::Items, b"other", b"value"),
             Change::Delete(Table::Catalog, b""),
             Change::DeleteRange(Table::Index, b"s", None),
             Change::DeleteRange(Table::Feed, b"s", Some(b"t")),

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::unique::UniqueChanges;
 use super::{Cleared, Contents, Partition, PartitionState};
 use crate::charge::Charge;
@@ -272,7 +274,7 @@ impl<'p> Draft<'p> {
         let (mut written, mut shown) = (Vec::with_capacity(writes.len()), 0);
         for (operation, write) in (0_u16..).zip(writes) {
             let result = self.write_item(operation, write)?.and_then(|one| {
-                shown += one.body.as_ref().map_or(0, Vec::len);
+                shown += one.body.as_ref().map_or(0, Bytes::len);
                 let fits = shown <= SHOWN_BYTES_MAX;
                 if fits { Ok(one) } else { Err((Refusal::TooMuchShown, one.charge)) }
             });
@@ -523,7 +525,7 @@ impl<'p> Draft<'p> {
     fn add(&mut self, key: &ItemKey, item: &Item) {
         let Stamp { ts, ttl, number, .. } = item.stamp;
         let (keys, group) = (self.partition.keys, self.partition.spec.group);
-        self.batch.put(Table::Items, &keys.item(key), &item.encode());
+        self.batch.put_with(Table::Items, &keys.item(key), |value| item.put(value));
         self.batch.put(Table::Numbers, &keys.number(number), key.as_bytes());
         let row = VersionRow::new(key, item).encode();
         if let Some(expiry) = OwnExpiry::of(&item.stamp) {

@@ -185,7 +185,7 @@ mod tests {
         let key = ItemKey::new(&definition.place(&value), &value, &id);
         let valid = |ttl| TtlField::Valid(TimeToLive::from_seconds(ttl).unwrap());
         let ttl = ttl.map_or(TtlField::Absent, valid);
-        let action = Action::Upsert(Document { body: b"{}".to_vec(), ttl, indexed_values: 0 });
+        let action = Action::Upsert(Document { body: b"{}"[..].into(), ttl, indexed_values: 0 });
         Command::Write(vec![ItemWrite { key, precondition: Precondition::None, action }])
     }
 

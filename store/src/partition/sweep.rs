@@ -9,6 +9,8 @@
 
 use std::num::NonZeroU32;
 
+use bytes::Bytes;
+
 use super::apply::Draft;
 use crate::charge::Charge;
 use crate::command::CommandEffect;
@@ -203,7 +205,10 @@ impl Draft<'_> {
             let (version, (stamp, body)) = (versions[at], Item::split(row)?);
             assert_eq!(stamp, version.stamp, "a row leads to the last version");
             if self.state.remembers() {
-                self.record_removed(&version.item, &Item { stamp, body: body.to_vec() });
+                self.record_removed(
+                    &version.item,
+                    &Item { stamp, body: Bytes::copy_from_slice(body) },
+                );
             }
             self.unindex_swept((&version.item, &stamp, body))
         })?;

@@ -4,6 +4,7 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::*;
@@ -45,7 +46,7 @@ fn upsert_body(id: u64, ttl: Option<i64>, body: &[u8], indexed_values: u32) -> C
     let id = ItemId::try_from(format!("i{id}")).unwrap();
     let ttl =
         ttl.map_or(TtlField::Absent, |ttl| TtlField::Valid(TimeToLive::from_seconds(ttl).unwrap()));
-    let document = Document { body: body.to_vec(), ttl, indexed_values };
+    let document = Document { body: Bytes::copy_from_slice(body), ttl, indexed_values };
     let key = ItemKey::new(&definition.place(&value), &value, &id);
     let action = Action::Upsert(document);
     Command::Write(vec![ItemWrite { key, precondition: Precondition::None, action }])

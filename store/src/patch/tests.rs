@@ -24,7 +24,7 @@ fn patched(members: &str, operations: &str) -> Result<String, String> {
     let document = request(&text)
         .carry_out(body.as_bytes(), body.as_bytes())
         .map_err(|failure| failure.to_string())?;
-    let body = String::from_utf8(document.body).unwrap();
+    let body = String::from_utf8(document.body.into()).unwrap();
     let rest = body.strip_prefix(r#"{"id":"a","pk":1"#).unwrap().strip_suffix('}').unwrap();
     Ok(rest.strip_prefix(',').unwrap_or_default().to_string())
 }

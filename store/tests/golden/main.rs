@@ -341,7 +341,7 @@ impl Runner {
                 Life::InDoubt(expiry) => writeln!(text, "{id} → in doubt since {expiry}")?,
                 Life::Alive => {
                     let item = fetched.into_item().expect("what is alive was found");
-                    let body = String::from_utf8(item.body)?;
+                    let body = String::from_utf8(item.body.into())?;
                     writeln!(text, "{id} → {body} _ts {}", item.stamp.ts)?;
                 }
             }
@@ -385,7 +385,8 @@ impl Runner {
             let (place, ChangeRecord { at, key, change }) = record?;
             let Change::Expired { previous } = change else { continue };
             let item = previous.decode()?;
-            let (id, ts, body) = (item_id(&key), item.stamp.ts, String::from_utf8(item.body)?);
+            let (id, ts, body) =
+                (item_id(&key), item.stamp.ts, String::from_utf8(item.body.into())?);
             writeln!(text, "{id} at {place} → {body} _ts {ts}, removed {at}")?;
         }
         Ok(text)

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::http::StatusCode;
+use bytes::Bytes;
 use ephemeris_store::charge::Charge;
 use ephemeris_store::command::{Effect, Refusal, SHOWN_BYTES_MAX};
 use ephemeris_store::ids::{Lsn, RangeId};
@@ -168,7 +169,7 @@ impl Bulk<'_> {
             Ok(mut written) => {
                 let written = written.pop().expect("one write has one result");
                 let (charge, content) = (written.charge, call.headers.content());
-                let fits = self.fits(written.body.as_ref().map_or(0, Vec::len));
+                let fits = self.fits(written.body.as_ref().map_or(0, Bytes::len));
                 if !fits && written.effect == Effect::Read {
                     let outcome = Outcome::refused(&Refusal::TooMuchShown.into(), charge);
                     return Outcome { session, ..outcome };

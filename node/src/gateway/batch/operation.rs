@@ -1,6 +1,7 @@
 //! Operations of batches and bulk requests: how they are sent, and what each answers.
 
 use axum::http::StatusCode;
+use bytes::Bytes;
 use ephemeris_store::charge::Charge;
 use ephemeris_store::command::{Action, Effect, ItemWrite, Precondition, Written};
 use ephemeris_store::document::Document;
@@ -36,7 +37,7 @@ pub(super) struct Operation<'a> {
 /// An operation ready to be proposed, and what its answer will show.
 pub(super) struct Prepared {
     pub(super) write: ItemWrite,
-    pub(super) body: Option<Vec<u8>>,
+    pub(super) body: Option<Bytes>,
 }
 
 /// Reads the body of a request.
@@ -134,7 +135,7 @@ impl Operation<'_> {
         &self,
         resolved: &Resolved,
         key: &PartitionKey,
-    ) -> Result<(ItemId, Action, Option<Vec<u8>>), ApiError> {
+    ) -> Result<(ItemId, Action, Option<Bytes>), ApiError> {
         let (new_id, document, body) = self.document(resolved, key)?;
         if self.id.as_ref().is_none_or(|id| id == new_id.as_str()) {
             return Ok((new_id, Action::Replace(document), Some(body)));
@@ -149,7 +150,7 @@ impl Operation<'_> {
         &self,
         resolved: &Resolved,
         key: &PartitionKey,
-    ) -> Result<(ItemId, Document, Vec<u8>), ApiError> {
+    ) -> Result<(ItemId, Document, Bytes), ApiError> {
         let parsed = items::parse_body(resolved, self.resource_body()?)?;
         let id = items::id_in(&parsed.id)?;
         items::check_key(key, &parsed)?;
@@ -185,7 +186,7 @@ impl Operation<'_> {
 /// What an operation answers that was carried out.
 pub(super) fn row(
     written: Written,
-    sent: Option<Vec<u8>>,
+    sent: Option<Bytes>,
     content: Content,
     container: ContainerNumber,
 ) -> Vec<u8> {

@@ -32,7 +32,7 @@ fn item(body: &str) -> Item {
         indexed_values: 0,
         entries_tell_place: false,
     };
-    Item { stamp, body: body.as_bytes().to_vec() }
+    Item { stamp, body: body.to_string().into() }
 }
 
 fn keys(rules: &IndexRules, body: &Json) -> BTreeSet<Vec<u8>> {
