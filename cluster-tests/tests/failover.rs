@@ -1,5 +1,6 @@
 //! Crashes, pauses and orderly ends of leaders: nothing acknowledged is lost, and writes resume.
 
+use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
 
 use ephemeris_cluster_tests::client::{AccountKey, Call, Container, Created, Retrying};
@@ -18,6 +19,8 @@ const WRITES: u64 = 400;
 const RESUME_DEADLINE: Duration = Duration::from_secs(30);
 /// How long replicas may take until they rest, or do not.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a node may live on whose log hangs: half a minute, and what a busy machine adds.
+const HANGS_MAX: Duration = Duration::from_secs(90);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_leader_loses_no_acknowledged_write_and_writes_resume() {
@@ -202,4 +205,46 @@ fn signed_read(cluster: &Cluster, node: u32, container: &Container) -> Request {
         ("x-ms-documentdb-partitionkey", r#"["k"]"#),
     ];
     Request::new(&format!("GET {path}"), cluster.address(node), &headers, b"")
+}
+
+/// Its disk takes what it is given and never says that it is durable: nothing fails, so nobody but the others
+/// and its own watch can tell.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_whose_log_hangs_gives_way_and_ends() {
+    let mut cluster = Cluster::formable(3);
+    cluster.make_faulty();
+    cluster.start_all().await;
+    let container = Container::new("shop", "orders");
+    cluster.client(1).create_database("shop").await.expect(201);
+    cluster.client(1).create_container(&container, json!({})).await.expect(201);
+    let leader = cluster.leader(&container).await;
+    let others: Vec<u32> = cluster.ids().into_iter().filter(|node| *node != leader).collect();
+    let writers = Writers::start(&cluster.clients(&others), &container, WRITERS);
+    writers.await_more(WRITES).await;
+
+    let hung = clock::monotonic();
+    cluster.set_faults(leader, r#"{ "log": { "slow": 3600000 } }"#).await;
+    wait::until("another to lead", PATIENCE, async || {
+        (cluster.leader(&container).await != leader).then_some(())
+    })
+    .await;
+    assert!(cluster.try_exit(leader).is_none(), "it gives way before it ends");
+    wait::until("the node to end by itself", HANGS_MAX, async || {
+        cluster.try_exit(leader).map(|status| {
+            // Its state may be compacted still: then it is killed.
+            let is_fault = status.code() == Some(70) || status.signal() == Some(9);
+            assert!(is_fault, "it ended with {status}");
+        })
+    })
+    .await;
+    writers.await_more(WRITES).await;
+    let journal = writers.stop().await;
+    let resumed = journal.resumed_after(hung).expect("writes were begun after its disk hung");
+    assert!(resumed <= RESUME_DEADLINE, "writes resumed only after {resumed:?}");
+    journal.check_everywhere(&cluster, &container).await;
+
+    cluster.set_faults(leader, "{}").await;
+    cluster.restart(leader).await;
+    cluster.await_settled().await;
+    journal.check_everywhere(&cluster, &container).await;
 }
