@@ -205,10 +205,8 @@ impl Draft<'_> {
             let (version, (stamp, body)) = (versions[at], Item::split(row)?);
             assert_eq!(stamp, version.stamp, "a row leads to the last version");
             if self.state.remembers() {
-                self.record_removed(
-                    &version.item,
-                    &Item { stamp, body: Bytes::copy_from_slice(body) },
-                );
+                let item = Item { stamp, body: Bytes::copy_from_slice(body) };
+                self.record_removed(&version.item, &item);
             }
             self.unindex_swept((&version.item, &stamp, body))
         })?;
