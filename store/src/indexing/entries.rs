@@ -160,9 +160,11 @@ impl<'r> Walk<'r> {
         generation: &[u8],
         stamp: &Stamp,
     ) -> Self {
+        let mut key = Vec::with_capacity(generation.len() + path::PATH_BYTES_MAX);
+        key.extend_from_slice(generation);
         Self {
             extractor,
-            key: generation.to_vec(),
+            key,
             steps_at: generation.len(),
             number: stamp.number.0.to_be_bytes(),
             place: SweepPlace::in_entries_of(stamp),
