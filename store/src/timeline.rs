@@ -250,7 +250,8 @@ mod tests {
             prop_assert_eq!(a.cmp(&b), feed_key(feed, a).cmp(&feed_key(feed, b)));
             prop_assert_eq!(feed_position(&feed_key(feed, a)).unwrap(), a);
             prop_assert_eq!(FeedPosition::parse(&a.to_string()), Some(a));
-            let version = Item { stamp: stamp(ItemTtl::Inherit), body: vec![0; a.operation.into()].into() };
+            let body = vec![0; a.operation.into()].into();
+            let version = Item { stamp: stamp(ItemTtl::Inherit), body };
             let row = VersionRow::new(&key("[1]", "x"), &version);
             prop_assert_eq!(VersionRow::decode(&row.encode()).unwrap(), row);
         }
