@@ -144,10 +144,10 @@ pub struct Stamp {
     pub number: ItemNumber,
     /// How many values the index policy included when this version was written.
     pub indexed_values: u32,
-    /// True if its index entries tell where the sweeper comes upon it: they go by themselves once it did.
-    /// So it is if the version was to expire when it was written, and is the first of its item: a later one
-    /// leaves most entries as they are, and would have to write them all.
-    pub entries_tell_place: bool,
+    /// True if its rows, those of the index, too, tell where the sweeper comes upon it: they go by themselves once
+    /// it did. So it is if the version was to expire when it was written, and is the first of its item: a later one
+    /// leaves most entries of the index as they are, and would have to write them all.
+    pub tells_place: bool,
 }
 
 /// A stored version of an item.
@@ -168,7 +168,7 @@ const TTL_INHERIT: u8 = 0;
 const TTL_NEVER: u8 = 1;
 const TTL_OWN: u8 = 2;
 /// Beside the kind of the `ttl`.
-const ENTRIES_TELL_PLACE: u8 = 0x80;
+const TELLS_PLACE: u8 = 0x80;
 
 fn ttl_code(ttl: ItemTtl) -> (u8, u32) {
     match ttl {
@@ -234,10 +234,9 @@ impl Stamp {
 
     /// Appends the stored form.
     pub(crate) fn put(&self, bytes: &mut Vec<u8>) {
-        let Stamp { lsn, operation, ts, ttl, etag, number, indexed_values, entries_tell_place } =
-            *self;
+        let Stamp { lsn, operation, ts, ttl, etag, number, indexed_values, tells_place } = *self;
         let (ttl_code, ttl_seconds) = ttl_code(ttl);
-        let ttl_code = if entries_tell_place { ttl_code | ENTRIES_TELL_PLACE } else { ttl_code };
+        let ttl_code = if tells_place { ttl_code | TELLS_PLACE } else { ttl_code };
         let start = bytes.len();
         bytes.push(ITEM_VERSION);
         bytes.push(ttl_code);
@@ -257,14 +256,14 @@ impl Stamp {
         }
         let ttl_code = reader.u8()?;
         let operation = reader.u16()?;
-        let entries_tell_place = ttl_code & ENTRIES_TELL_PLACE != 0;
-        let ttl = ttl_from_code(ttl_code & !ENTRIES_TELL_PLACE, reader.u32()?)?;
+        let tells_place = ttl_code & TELLS_PLACE != 0;
+        let ttl = ttl_from_code(ttl_code & !TELLS_PLACE, reader.u32()?)?;
         let lsn = Lsn(reader.u64()?);
         let ts = Seconds(reader.u64()?);
         let etag = Etag((u128::from(reader.u64()?) << 64) | u128::from(reader.u64()?));
         let number = ItemNumber(reader.u64()?);
         let indexed_values = reader.u32()?;
-        Ok(Self { lsn, operation, ts, ttl, etag, number, indexed_values, entries_tell_place })
+        Ok(Self { lsn, operation, ts, ttl, etag, number, indexed_values, tells_place })
     }
 }
 
@@ -383,7 +382,7 @@ pub(crate) mod tests {
             etag: Etag::new(GroupId(3), Lsn(7), 2),
             number: ItemNumber::new(200, 9),
             indexed_values: 5,
-            entries_tell_place: ttl != ItemTtl::Never,
+            tells_place: ttl != ItemTtl::Never,
         }
     }
 

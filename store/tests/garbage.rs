@@ -1,13 +1,14 @@
-//! Index entries of items that were swept, on disk: nobody is shown one, and they are dropped once no view may
-//! need them. That memory drops them, and replicas agree on the rest, the model and the simulation tell.
+//! Rows of items that were swept, on disk: nobody is shown one, and they are dropped once no view may need them. That memory drops them, and replicas agree on the rest, the model and the simulation tell.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use ephemeris_store::codec;
-use ephemeris_store::command::{Action, Command, CommandEffect, ItemWrite, Precondition, Proposal};
+use ephemeris_store::command::{
+    Action, Command, CommandEffect, Effect, ItemWrite, Precondition, Proposal,
+};
 use ephemeris_store::document::DocumentRules;
-use ephemeris_store::engine::{Engine, KeyRange, RocksEngine, RocksOptions, Table};
+use ephemeris_store::engine::{Direction, Engine, KeyRange, RocksEngine, RocksOptions, Table};
 use ephemeris_store::ids::{ContainerNumber, DatabaseNumber, GroupId, ItemId};
 use ephemeris_store::indexing::{self, IndexRules};
 use ephemeris_store::item::ItemKey;
@@ -17,8 +18,8 @@ use ephemeris_store::partition_key::{KeyDefinition, KeyKind, SlotRange};
 use ephemeris_store::time::{ClockInterval, Millis, Seconds};
 use ephemeris_store::ttl::{PolicyEpoch, TimeToLive, TtlPolicy};
 
-/// As many as must go before the index is compacted for their sake.
-const MORTAL: u64 = 50_000;
+/// As many as must go before all is compacted for their sake.
+const MORTAL: u64 = 60_000;
 const LASTING: u64 = 1000;
 /// `id`, `pk` and `_ts`; and `ttl`.
 const ENTRIES: u64 = 3;
@@ -95,24 +96,51 @@ impl Disk {
     }
 }
 
-/// Rows of the index, as they lie on disk.
-fn rows(view: &PartitionView) -> u64 {
-    let all = KeyRange::prefix(Table::Index, Vec::new());
-    view.rows(&all).expect("the disk works").len() as u64
+/// Tables in which items leave rows, and how many rows there are.
+const TABLES: [Table; 3] = [Table::Items, Table::Numbers, Table::Index];
+type Counts = [u64; TABLES.len()];
+
+/// Rows of some items, of which each has so many entries in the index.
+fn of(items: u64, entries: u64) -> Counts {
+    [items, items, items * entries]
 }
 
-/// Entries of the index that are of some item.
-fn shown(view: &PartitionView) -> u64 {
-    view.index_rows().expect("the disk works").len() as u64
+fn sum(one: Counts, other: Counts) -> Counts {
+    std::array::from_fn(|at| one[at] + other[at])
+}
+
+/// Rows as they lie on disk.
+fn rows(view: &PartitionView) -> Counts {
+    TABLES.map(|table| {
+        let rows = view.rows(&KeyRange::prefix(table, Vec::new()));
+        rows.expect("the disk works").len() as u64
+    })
+}
+
+/// Rows that are of some item.
+fn shown(view: &PartitionView) -> Counts {
+    let counts = TABLES.map(|table| {
+        let rows = view.kept_rows(&KeyRange::prefix(table, Vec::new()));
+        rows.expect("the disk works").len() as u64
+    });
+    let all = view.keys().slots(Table::Items, SlotRange::ALL);
+    assert_eq!(view.items(&all).count() as u64, counts[0], "items are shown by the same rule");
+    let mut items = view.item_cursor(&all, Direction::Forward);
+    let mut walked = 0;
+    while let Some(item) = items.next_item().expect("the disk works") {
+        walked += u64::from(!item.is_garbage);
+    }
+    assert_eq!(walked, counts[0], "to whoever walks through them, too");
+    counts
 }
 
 #[test]
-fn entries_of_what_was_swept_are_shown_to_nobody_and_go_once_no_view_needs_them() {
+fn rows_of_what_was_swept_are_shown_to_nobody_and_go_once_no_view_needs_them() {
     let directory = tempfile::tempdir().expect("the temporary directory is writable");
     let disk = Disk::open(&directory);
     disk.fill();
-    let (all, left) =
-        (MORTAL * ENTRIES + LASTING * ENTRIES_OF_LASTING, LASTING * ENTRIES_OF_LASTING);
+    let left = of(LASTING, ENTRIES_OF_LASTING);
+    let all = sum(of(MORTAL, ENTRIES), left);
     disk.flush();
     let before = disk.partition.snapshot();
 
@@ -133,6 +161,40 @@ fn entries_of_what_was_swept_are_shown_to_nobody_and_go_once_no_view_needs_them(
 }
 
 #[test]
+fn an_item_that_takes_the_place_of_garbage_is_another_one() {
+    let directory = tempfile::tempdir().expect("the temporary directory is writable");
+    let disk = Disk::open(&directory);
+    disk.fill();
+    let before = disk.partition.state();
+    disk.sweep();
+    let swept = disk.partition.state();
+    assert_eq!((before.items(), swept.items()), (MORTAL + LASTING, LASTING));
+    let again: Vec<_> = (0..10).map(|number| disk.upsert(&format!("mortal{number}"), "")).collect();
+    let keys: Vec<_> = again.iter().map(|write| write.key.clone()).collect();
+    let CommandEffect::Write(Ok(written)) = disk.apply(DUE, Command::Write(again)) else {
+        panic!("they are written")
+    };
+    assert!(written.iter().all(|one| one.effect == Effect::Created), "nobody sees the old ones");
+    assert_eq!(disk.partition.state().items(), LASTING + 10);
+    let view = disk.partition.snapshot();
+    for (key, one) in keys.iter().zip(&written) {
+        let item = view.item(key).expect("the disk works").expect("it is there");
+        assert_eq!(item.stamp, one.stamp);
+        assert_eq!(
+            disk.partition.find(one.stamp.number).expect("the disk works").as_ref(),
+            Some(key)
+        );
+    }
+    assert_eq!(shown(&view), sum(of(LASTING, ENTRIES_OF_LASTING), of(10, ENTRIES)));
+    drop(view);
+    disk.flush();
+    disk.flush();
+    let view = disk.partition.snapshot();
+    assert_eq!(rows(&view), sum(of(LASTING, ENTRIES_OF_LASTING), of(10, ENTRIES)));
+    assert!(keys.iter().all(|key| view.item(key).expect("the disk works").is_some()));
+}
+
+#[test]
 fn an_engine_that_is_closed_while_it_drops_garbage_goes_on_with_it_later() {
     let directory = tempfile::tempdir().expect("the temporary directory is writable");
     let disk = Disk::open(&directory);
@@ -142,7 +204,7 @@ fn an_engine_that_is_closed_while_it_drops_garbage_goes_on_with_it_later() {
     disk.engine.flush().expect("the disk works");
     drop(disk);
     let disk = Disk::open(&directory);
-    let left = LASTING * ENTRIES_OF_LASTING;
+    let left = of(LASTING, ENTRIES_OF_LASTING);
     assert_eq!(shown(&disk.partition.snapshot()), left);
     disk.flush();
     assert_eq!(rows(&disk.partition.snapshot()), left);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ephemeris_raft::testing::{Host, MemoryDisk, MemoryNetwork};
 use ephemeris_raft::wal::{SyncTime, Wal, WalError, WalOptions};
 use ephemeris_raft::{Executor, Group, GroupOptions, Quiescence, Router, Storage};
-use ephemeris_store::engine::{Fault, KeyRange, MemoryEngine, Read as _, Table};
+use ephemeris_store::engine::{Fault, KeyRange, MemoryEngine, Table};
 use ephemeris_store::ids::NodeId;
 use ephemeris_store::partition::Partition;
 use tokio::task::JoinHandle;
@@ -207,15 +207,13 @@ impl Node {
         running.group.status().stopped
     }
 
-    /// Every row of every table.
+    /// Every row of every table, but for garbage, while the node runs.
     pub(crate) fn rows(&self) -> Vec<(Table, Vec<u8>, Vec<u8>)> {
+        let view = self.group().machine().snapshot();
         let rows = |table| {
-            let range = KeyRange::prefix(table, Vec::new());
-            let rows: Vec<_> = self.engine.scan(&range).collect();
-            rows.into_iter().map(move |row| {
-                let (key, value) = row.expect("memory reads");
-                (table, key, value)
-            })
+            let rows = view.kept_rows(&KeyRange::prefix(table, Vec::new()));
+            let rows = rows.expect("memory reads").into_iter();
+            rows.map(move |(key, value)| (table, key, value))
         };
         Table::ALL.into_iter().flat_map(rows).collect()
     }

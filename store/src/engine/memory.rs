@@ -8,7 +8,7 @@ use imbl::OrdMap;
 use super::{
     Batch, Change, Cursor, Direction, Engine, Fault, KeyRange, Read, Row, RowRef, Table, Usage,
 };
-use crate::partition::Garbage;
+use crate::partition::{Garbage, LITTERED};
 
 type Tables = [OrdMap<Vec<u8>, Vec<u8>>; Table::ALL.len()];
 
@@ -215,14 +215,16 @@ impl Engine for MemoryEngine {
         let mut shared = self.writable()?;
         let garbage = Garbage::load(&shared.now)?;
         if !garbage.is_empty() {
-            let index = &mut shared.now.tables[Table::Index as usize];
-            let dropped: Vec<_> = index
-                .iter()
-                .filter(|(key, value)| garbage.holds(key, value))
-                .map(|(key, _)| key.clone())
-                .collect();
-            for key in dropped {
-                index.remove(&key);
+            for table in LITTERED {
+                let rows = &mut shared.now.tables[table as usize];
+                let dropped: Vec<_> = rows
+                    .iter()
+                    .filter(|(key, value)| garbage.holds(table, key, value))
+                    .map(|(key, _)| key.clone())
+                    .collect();
+                for key in dropped {
+                    rows.remove(&key);
+                }
             }
         }
         shared.durable = shared.now.clone();

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::{fs, thread};
 
-use collector::{Age, Collector};
+use collector::{Age, Collector, FilterFactory};
 use rocksdb::{
     BlockBasedOptions, Cache, ColumnFamilyDescriptor, CompactOptions, DB, DBCompressionType,
     DBRawIteratorWithThreadMode, ErrorKind, FlushOptions, Options, ReadOptions, SliceTransform,
@@ -26,6 +26,7 @@ use super::{
 };
 use crate::ids::{GroupId, ItemNumber};
 use crate::keycode::prefix_end;
+use crate::partition::LITTERED;
 
 /// How much memory and how many threads the engine may take.
 #[derive(Clone, Copy, Debug)]
@@ -73,7 +74,7 @@ pub type OnDamage = Box<dyn Fn(&Fault) + Send + Sync>;
 /// A RocksDB database with one column family per table.
 pub struct RocksEngine {
     database: Arc<Database>,
-    /// Waits while the index is compacted for its garbage.
+    /// Waits while tables are compacted for their garbage.
     collecting: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -95,8 +96,9 @@ impl RocksEngine {
         let collector = Collector::default();
         let families = Table::ALL.map(|table| {
             let mut family = table_options(&cache, options, table)?;
-            if table == Table::Index {
-                family.set_compaction_filter_factory(collector.clone());
+            if LITTERED.contains(&table) {
+                let collector = collector.clone();
+                family.set_compaction_filter_factory(FilterFactory { collector, table });
             }
             Ok(ColumnFamilyDescriptor::new(table.name(), family))
         });
@@ -108,7 +110,7 @@ impl RocksEngine {
         Ok(Self { database, collecting: Mutex::new(None) })
     }
 
-    /// Returns when the index is not being compacted for its garbage: for tests and tools.
+    /// Returns when no table is being compacted for its garbage: for tests and tools.
     pub fn await_collection(&self) {
         let mut collecting = self.collecting.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(thread) = collecting.take() {
@@ -117,7 +119,7 @@ impl RocksEngine {
         }
     }
 
-    /// Has the index compacted, in the background. If that is under way, or the system has no thread for it, the
+    /// Has what is littered compacted, in the background. If that is under way, or the system has no thread for it, the
     /// next flush asks again.
     fn collect_garbage(&self) {
         let mut collecting = self.collecting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -126,7 +128,7 @@ impl RocksEngine {
         }
         let database = self.database.clone();
         let thread = thread::Builder::new().name("garbage".into());
-        if let Ok(thread) = thread.spawn(move || database.compact_index()) {
+        if let Ok(thread) = thread.spawn(move || database.compact_littered()) {
             self.database.collector.collects();
             *collecting = Some(thread);
         }
@@ -163,12 +165,14 @@ impl Database {
         self.db.cf_handle(table.name()).expect("every table was opened with the database")
     }
 
-    /// Returns when all files of the index were compacted; those of other tables are, too, meanwhile.
-    fn compact_index(&self) {
+    /// Returns when all files of tables with garbage were compacted; those of others are, too, meanwhile.
+    fn compact_littered(&self) {
         let mut options = CompactOptions::default();
         options.set_exclusive_manual_compaction(false);
-        let index = self.family(Table::Index);
-        self.db.compact_range_cf_opt(index, None::<&[u8]>, None::<&[u8]>, &options);
+        for table in LITTERED {
+            let family = self.family(table);
+            self.db.compact_range_cf_opt(family, None::<&[u8]>, None::<&[u8]>, &options);
+        }
     }
 }
 

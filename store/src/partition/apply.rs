@@ -21,7 +21,7 @@ use crate::item::{Item, ItemKey, Stamp};
 use crate::machine::{self, Entry, LogId, Membership, MetaTag};
 use crate::patch::{PatchFailure, PatchRequest};
 use crate::time::Seconds;
-use crate::timeline::{FeedPosition, OwnExpiry, VersionRow, expiry_key, feed_key};
+use crate::timeline::{FeedPosition, NumberRow, OwnExpiry, VersionRow, expiry_key, feed_key};
 use crate::ttl::{ItemTtl, TtlField};
 
 /// Changes of neighbouring writes are gathered into one engine batch until they have this size: their
@@ -233,7 +233,7 @@ impl<'p> Draft<'p> {
         let keys: Vec<_> = items.iter().map(|item| self.partition.keys.item(item)).collect();
         let rows = self.partition.engine.get_each(Table::Items, &keys)?;
         for (item, row) in items.into_iter().zip(rows) {
-            self.found.push_back((item, row.map(Item::decode).transpose()?));
+            self.found.push_back((item, self.state.swept.kept(row)?));
         }
         Ok(())
     }
@@ -459,7 +459,7 @@ impl<'p> Draft<'p> {
             return Ok(found.and_then(|(_, item)| item));
         }
         let row = self.partition.engine.get(Table::Items, &self.partition.keys.item(key))?;
-        row.map(Item::decode).transpose()
+        self.state.swept.kept(row)
     }
 
     /// Writes a version over whatever is there; returns its stamp.
@@ -493,7 +493,7 @@ impl<'p> Draft<'p> {
             etag: Etag::new(self.partition.spec.group, self.lsn, operation),
             number,
             indexed_values: document.indexed_values,
-            entries_tell_place: is_first && self.state.ttl.expiry(ttl, ts).is_some(),
+            tells_place: is_first && self.state.ttl.expiry(ttl, ts).is_some(),
         };
         let item = Item { stamp, body: document.body.clone() };
         if let Some(old) = stored {
@@ -526,7 +526,9 @@ impl<'p> Draft<'p> {
         let Stamp { ts, ttl, number, .. } = item.stamp;
         let (keys, group) = (self.partition.keys, self.partition.spec.group);
         self.batch.put_with(Table::Items, &keys.item(key), |value| item.put(value));
-        self.batch.put(Table::Numbers, &keys.number(number), key.as_bytes());
+        self.batch.put_with(Table::Numbers, &keys.number(number), |value| {
+            NumberRow::put(key, &item.stamp, value);
+        });
         let row = VersionRow::new(key, item).encode();
         if let Some(expiry) = OwnExpiry::of(&item.stamp) {
             self.batch.put(Table::Expiry, &expiry_key(group, expiry), &row);
@@ -574,7 +576,7 @@ impl<'p> Draft<'p> {
     }
 
     /// The version is no longer among what is stored.
-    fn count_out(&mut self, version: &VersionRow) {
+    pub(super) fn count_out(&mut self, version: &VersionRow) {
         let bytes = u64::from(version.body_bytes);
         let state = &mut self.state;
         state.items = state.items.checked_sub(1).expect("only stored items are removed");

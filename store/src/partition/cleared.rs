@@ -18,7 +18,7 @@ use crate::charge::Charge;
 use crate::command::{CommandEffect, TooManyCleared};
 use crate::engine::{Batch, Fault, KeyRange, Table};
 use crate::ids::{GroupId, Lsn};
-use crate::item::{ContainerKeys, Item, ItemKey, LogicalPartition};
+use crate::item::{ContainerKeys, ItemKey, LogicalPartition};
 use crate::machine::{self, MetaTag};
 use crate::ttl::TtlState;
 
@@ -105,10 +105,11 @@ impl Draft<'_> {
         &mut self,
         logical_partition: LogicalPartition,
     ) -> Result<CommandEffect, Fault> {
-        let Partition { engine, spec, keys, .. } = self.partition;
+        let Partition { spec, keys, .. } = self.partition;
         let is_here = logical_partition.is_valid() && spec.slots.contains(logical_partition.slot());
-        let has_rows =
-            is_here && engine.scan(&keys.rows_of(&logical_partition)).next().transpose()?.is_some();
+        let rows = keys.rows_of(&logical_partition);
+        let has_rows = is_here
+            && self.partition.kept_items(&rows, self.state.swept).next().transpose()?.is_some();
         if !has_rows {
             return Ok(CommandEffect::Cleared(Ok(())));
         }
@@ -153,12 +154,11 @@ impl Draft<'_> {
         room: &mut Room,
     ) -> Result<ControlFlow<Option<ItemKey>>, Fault> {
         let (partition, mut passed) = (self.partition, one.passed.clone());
-        for row in partition.engine.scan(rows) {
+        for version in partition.kept_items(rows, self.state.swept) {
             if room.items == 0 || room.bytes == 0 {
                 return Ok(ControlFlow::Break(passed));
             }
-            let (key, row) = row?;
-            let (key, item) = (partition.keys.item_of(&key)?, Item::decode(row)?);
+            let (key, item) = version?;
             room.bytes = room.bytes.saturating_sub(item.body.len());
             if self.cleared.clearing(key.as_bytes(), item.stamp.lsn) == Some(one) {
                 self.swept += Charge::create(item.body.len(), item.stamp.indexed_values);

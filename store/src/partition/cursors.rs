@@ -6,7 +6,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::PartitionSpec;
-use crate::engine::{KeyRange, Table};
+use crate::engine::{Fault, KeyRange, Table};
+use crate::item::{Item, Stamp};
 use crate::time::Seconds;
 use crate::timeline::{FeedPosition, OwnExpiry, SweepPlace, expiry_key, feed_key};
 
@@ -26,6 +27,17 @@ impl SweepCursors {
             SweepPlace::Own(place) => self.own.is_some_and(|passed| place <= passed),
             SweepPlace::Inheriting(place) => self.inheriting.is_some_and(|passed| place <= passed),
         }
+    }
+
+    /// True if a version was removed by a sweep, and its row is garbage.
+    pub(super) fn have_left(&self, stamp: &Stamp) -> bool {
+        stamp.tells_place && SweepPlace::told_by(stamp).is_some_and(|place| self.have_passed(place))
+    }
+
+    /// The version in a row of `Table::Items`, if there is one and it is not garbage.
+    pub(super) fn kept(&self, row: Option<Vec<u8>>) -> Result<Option<Item>, Fault> {
+        let item = row.map(Item::decode).transpose()?;
+        Ok(item.filter(|item| !self.have_left(&item.stamp)))
     }
 
     /// The part of the feed that was not passed.

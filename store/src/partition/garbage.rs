@@ -1,27 +1,43 @@
-//! Garbage: index entries whose items were swept.
+//! Garbage: rows that items left when they were swept.
 //!
-//! 1. An entry of a version that is to expire tells where the sweeper comes upon it (`SweepPlace`), so a
-//!    sweep need not read the item, nor take its entries away one by one.
-//! 2. Readers pass over the entries of what was swept by the view they read: nobody is shown one.
+//! 1. The rows of a version that is to expire tell where the sweeper comes upon it (`SweepPlace`): in the items,
+//!    in the numbers, in the index. So a sweep need neither read the item nor take these rows away.
+//! 2. Whoever reads them passes over those of what was swept by the state they read: nobody is shown one, and
+//!    `apply` does the same whether they are there or not.
 //! 3. An engine drops them when it comes past, by cursors that are on its disk and that every view in use
 //!    has reached. So replicas hold the same but for garbage.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use super::{PartitionSpec, PartitionState, PartitionView, SweepCursors};
 use crate::engine::{Fault, KeyRange, Read, Row, Table};
 use crate::ids::{GroupId, ItemNumber};
+use crate::item::{ContainerKeys, Item};
 use crate::keycode::MalformedKey;
 use crate::machine::{self, MetaTag};
-use crate::timeline::SweepPlace;
+use crate::timeline::{NumberRow, SweepPlace};
+
+/// Tables with rows that may go by themselves.
+pub(crate) const LITTERED: [Table; 3] = [Table::Items, Table::Numbers, Table::Index];
+
+/// What the rows of an item take beside its body, in bytes, about.
+const ROWS_BYTES: u64 = 256;
+
+/// Bytes that so many items with bodies of so many bytes take, about.
+pub(super) fn weight(items: u64, bodies: u64) -> u64 {
+    items * ROWS_BYTES + bodies
+}
 
 /// Tells what is garbage, by all partitions of an engine as they were at one moment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Garbage {
     swept: BTreeMap<GroupId, SweepCursors>,
-    /// Items of all partitions.
-    items: u64,
-    /// How many of them were swept and left their entries, ever.
+    /// Where the rows by slot of each of these groups begin, and whose they are up to where.
+    by_slot: BTreeMap<Vec<u8>, (KeyRange, GroupId)>,
+    /// Bytes of all items that are stored, about.
+    stored: u64,
+    /// Bytes that items which were swept have left, ever, about.
     left: u64,
 }
 
@@ -29,26 +45,38 @@ impl Garbage {
     /// Reads how far every partition is swept. One that cannot be read has none: whoever opens it is told.
     pub(crate) fn load(read: &dyn Read) -> Result<Self, Fault> {
         let mut garbage = Self::default();
-        for PartitionSpec { group, .. } in machine::read_specs(read)? {
+        for spec in machine::read_specs::<PartitionSpec>(read)? {
+            let group = spec.group;
             let state = match machine::read_meta::<PartitionState>(read, group, MetaTag::State) {
                 Ok(state) => state,
                 Err(Fault::Corrupt { .. }) => None,
                 Err(fault @ Fault::Engine(_)) => return Err(fault),
             };
-            let Some(PartitionState { swept, items, left_entries, .. }) = state else { continue };
-            garbage.items += items;
-            garbage.left += left_entries;
-            if swept != SweepCursors::default() {
-                garbage.swept.insert(group, swept);
-            }
+            let Some(PartitionState { swept, items, bytes, left_bytes, .. }) = state else {
+                continue;
+            };
+            garbage.stored += weight(items, bytes);
+            garbage.left += left_bytes;
+            garbage.add(&spec, swept);
         }
         Ok(garbage)
     }
 
-    /// That of one partition, by how many items there are and left their entries.
+    /// Adds that of a partition.
+    fn add(&mut self, spec: &PartitionSpec, swept: SweepCursors) {
+        if swept != SweepCursors::default() {
+            self.swept.insert(spec.group, swept);
+            // They begin alike in both tables.
+            let slots = ContainerKeys::new(spec.container).slots(Table::Items, spec.slots);
+            self.by_slot.insert(slots.start.clone(), (slots, spec.group));
+        }
+    }
+
+    /// That of one partition, by the bytes of what is stored and of what was left.
     #[cfg(all(test, feature = "rocksdb"))]
-    pub(crate) fn of(items: u64, left: u64) -> Self {
-        Self { swept: BTreeMap::from([(GroupId(1), SweepCursors::default())]), items, left }
+    pub(crate) fn of(stored: u64, left: u64) -> Self {
+        let swept = BTreeMap::from([(GroupId(1), SweepCursors::default())]);
+        Self { swept, stored, left, ..Self::default() }
     }
 
     /// True if nothing can be garbage.
@@ -56,10 +84,10 @@ impl Garbage {
         self.swept.is_empty()
     }
 
-    /// Items there are, and items that were swept and left their entries, ever.
+    /// Bytes of what is stored, and of all that items which were swept have left, ever.
     #[cfg(feature = "rocksdb")]
-    pub(crate) fn items_and_left(&self) -> (u64, u64) {
-        (self.items, self.left)
+    pub(crate) fn stored_and_left(&self) -> (u64, u64) {
+        (self.stored, self.left)
     }
 
     /// Forgets what is known of a group.
@@ -68,45 +96,72 @@ impl Garbage {
         self.swept.remove(&group);
     }
 
-    /// True for a row of `Table::Index` that may go. What cannot be read is for readers to complain of.
-    pub(crate) fn holds(&self, key: &[u8], value: &[u8]) -> bool {
-        let Some((group, _)) = key.split_first_chunk() else { return false };
-        let swept = self.swept.get(&GroupId(u64::from_be_bytes(*group)));
-        let is_garbage = |swept| is_garbage(swept, number(key)?, value);
-        swept.is_some_and(|swept| is_garbage(swept).unwrap_or(false))
+    /// True for a row that may go. What cannot be read is for readers to complain of.
+    pub(crate) fn holds(&self, table: Table, key: &[u8], value: &[u8]) -> bool {
+        let group = match table {
+            Table::Items | Table::Numbers => self.group_of(key),
+            Table::Index => {
+                key.split_first_chunk().map(|(group, _)| GroupId(u64::from_be_bytes(*group)))
+            }
+            Table::Feed
+            | Table::Expiry
+            | Table::Meta
+            | Table::Catalog
+            | Table::History
+            | Table::Unique => None,
+        };
+        let swept = group.and_then(|group| self.swept.get(&group));
+        swept.is_some_and(|swept| is_garbage(swept, table, key, value))
+    }
+
+    /// Whose rows begin with this container and slot.
+    fn group_of(&self, key: &[u8]) -> Option<GroupId> {
+        let (_, (slots, group)) =
+            self.by_slot.range::<[u8], _>((Bound::Unbounded, Bound::Included(key))).next_back()?;
+        slots.contains(key).then_some(*group)
     }
 }
 
-/// True for the entry of an item that was swept.
-pub(super) fn is_garbage(
-    swept: &SweepCursors,
-    number: ItemNumber,
-    place: &[u8],
-) -> Result<bool, MalformedKey> {
-    let place = SweepPlace::in_entry(place, number)?;
-    Ok(place.is_some_and(|place| swept.have_passed(place)))
+/// True for a row of one of these tables that an item has left.
+fn is_garbage(swept: &SweepCursors, table: Table, key: &[u8], value: &[u8]) -> bool {
+    let place = match table {
+        Table::Items => Item::split(value).ok().and_then(|(stamp, _)| SweepPlace::told_by(&stamp)),
+        Table::Numbers => {
+            let place = number(key).and_then(|number| NumberRow::place(value, number));
+            place.ok().flatten()
+        }
+        Table::Index => {
+            let place = number(key).and_then(|number| SweepPlace::in_row(value, number));
+            place.ok().flatten()
+        }
+        Table::Feed
+        | Table::Expiry
+        | Table::Meta
+        | Table::Catalog
+        | Table::History
+        | Table::Unique => None,
+    };
+    place.is_some_and(|place| swept.have_passed(place))
 }
 
-/// The item's number, at the end of an entry's key.
+/// The item's number, at the end of a key.
 fn number(key: &[u8]) -> Result<ItemNumber, MalformedKey> {
     let number = key.last_chunk().ok_or(MalformedKey("it ends too early"))?;
     Ok(ItemNumber(u64::from_be_bytes(*number)))
 }
 
 impl PartitionView {
-    /// The rows of the index that are not garbage, as they are: for tests and tools.
+    /// The rows of a range that are not garbage, as they are: for tests and tools.
+    pub fn kept_rows(&self, range: &KeyRange) -> Result<Vec<Row>, Fault> {
+        let mut garbage = Garbage::default();
+        garbage.add(&self.spec, self.state().swept);
+        let mut rows = self.rows(range)?;
+        rows.retain(|(key, value)| !garbage.holds(range.table, key, value));
+        Ok(rows)
+    }
+
+    /// Those of the index.
     pub fn index_rows(&self) -> Result<Vec<Row>, Fault> {
-        let range = KeyRange::prefix(Table::Index, self.spec.group.0.to_be_bytes().to_vec());
-        let mut rows = self.rows(&range)?;
-        let mut malformed = Ok(());
-        let is_garbage = |(key, value): &Row| is_garbage(&self.state().swept, number(key)?, value);
-        rows.retain(|row| match is_garbage(row) {
-            Ok(is_garbage) => !is_garbage,
-            Err(error) => {
-                malformed = Err(Fault::corrupt("index", error));
-                false
-            }
-        });
-        malformed.map(|()| rows)
+        self.kept_rows(&KeyRange::prefix(Table::Index, self.spec.group.0.to_be_bytes().to_vec()))
     }
 }

@@ -15,7 +15,7 @@ use crate::charge::Charge;
 use crate::command::CommandEffect;
 use crate::engine::{Fault, Table};
 use crate::indexing::{BuildProgress, ChangeKind, IndexRules};
-use crate::item::{Item, ItemKey, Stamp};
+use crate::item::{ItemKey, Stamp};
 use crate::timeline::VersionRow;
 use crate::ttl::PolicyEpoch;
 
@@ -31,8 +31,7 @@ impl Draft<'_> {
     /// must be read.
     pub(super) fn has_lasting_entries(&self, version: &VersionRow) -> bool {
         !self.unique_keys.is_empty()
-            || (!version.stamp.entries_tell_place
-                && self.index.holding(&version.item).next().is_some())
+            || (!version.stamp.tells_place && self.index.holding(&version.item).next().is_some())
     }
 
     /// Enters a version, or takes its entries away, wherever its item has entries.
@@ -45,7 +44,7 @@ impl Draft<'_> {
     pub(super) fn unindex_swept(&mut self, version: Version<'_>) -> Result<(), Fault> {
         let (_, stamp, _) = version;
         self.enter_unique(ChangeKind::Delete, version)?;
-        if stamp.entries_tell_place {
+        if stamp.tells_place {
             return Ok(());
         }
         self.enter_generations(ChangeKind::Delete, version)
@@ -90,13 +89,12 @@ impl Draft<'_> {
         if let Some(through) = &done.through {
             range = range.after(&partition.keys.item(through));
         }
-        for row in partition.engine.scan(&range) {
+        for version in partition.kept_items(&range, self.state.swept) {
             if items == limit.get() || bytes >= BUILD_BYTES_MAX {
                 more = true;
                 break;
             }
-            let (key, row) = row?;
-            let (key, item) = (partition.keys.item_of(&key)?, Item::decode(row)?);
+            let (key, item) = version?;
             let version = (partition.spec.container, &item.stamp, &item.body[..]);
             let changes = &mut self.entries;
             generation.extractor().change(changes, ChangeKind::Put, &prefix, version)?;

@@ -28,7 +28,7 @@ pub use backlog::Backlog;
 pub use cleared::CLEARED_MAX;
 use cleared::Cleared;
 use cursors::SweepCursors;
-pub(crate) use garbage::Garbage;
+pub(crate) use garbage::{Garbage, LITTERED};
 pub use history::{Change, ChangeRecord, Image, Retention};
 use published::{Contents, Published};
 pub use read::{Fetched, PageOutcome, PartitionView};
@@ -68,8 +68,8 @@ pub struct PartitionState {
     bytes: u64,
     /// How far the sweeper came.
     swept: SweepCursors,
-    /// How many items it has removed that left their index entries, ever.
-    left_entries: u64,
+    /// Bytes that items which it removed have left, ever, about.
+    left_bytes: u64,
     /// How long what happens to items is remembered; none if it is not.
     retention: Option<Retention>,
     /// Everything behind this place is remembered, if anything is.

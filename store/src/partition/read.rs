@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{Contents, Partition, PartitionSpec, PartitionState};
+use super::scan::leads_to;
+use super::{Contents, Partition, PartitionSpec, PartitionState, SweepCursors};
 use crate::engine::{Fault, KeyRange, Read, Row, Rows, Table};
 use crate::ids::{ContainerNumber, ItemNumber, Lsn};
 use crate::item::{ContainerKeys, Item, ItemKey};
@@ -69,7 +70,7 @@ impl Partition {
     pub fn fetch<'k>(&self, key: &'k ItemKey) -> Result<Fetched<'k>, Fault> {
         let row_key = self.keys.item(key);
         let (contents, row) = self.published.get(&*self.engine, Table::Items, &row_key);
-        let item = row?.map(Item::decode).transpose()?;
+        let item = contents.state.swept.kept(row?)?;
         Ok(Fetched { key, item, contents })
     }
 
@@ -78,11 +79,18 @@ impl Partition {
         if !self.spec.slots.contains(number.slot()) {
             return Ok(None);
         }
-        let row = self.engine.get(Table::Numbers, &self.keys.number(number))?;
-        row.map(|bytes| {
-            ItemKey::from_bytes(&bytes).map_err(|error| Fault::corrupt("numbers", error))
-        })
-        .transpose()
+        let row_key = self.keys.number(number);
+        let (contents, row) = self.published.get(&*self.engine, Table::Numbers, &row_key);
+        leads_to(row?, number, &contents.state.swept)
+    }
+
+    /// The stored items of a range of `Table::Items` as it is now, dead or alive, in key order.
+    pub(super) fn kept_items(
+        &self,
+        range: &KeyRange,
+        swept: SweepCursors,
+    ) -> impl Iterator<Item = Result<(ItemKey, Item), Fault>> + use<'_> {
+        kept_items(&*self.engine, self.keys, range, swept)
     }
 
     /// A view that later entries do not change.
@@ -113,17 +121,13 @@ impl PartitionView {
         &self,
         range: &KeyRange,
     ) -> impl Iterator<Item = Result<(ItemKey, Item), Fault>> + use<'_> {
-        assert_eq!(range.table, Table::Items, "items are read from their table");
-        self.read.scan(range).map(|row| {
-            let (key, value): Row = row?;
-            Ok((self.keys.item_of(&key)?, Item::decode(value)?))
-        })
+        kept_items(&*self.read, self.keys, range, self.state().swept)
     }
 
     /// The stored version of an item, dead or alive.
     pub fn item(&self, key: &ItemKey) -> Result<Option<Item>, Fault> {
         let row = self.read.get(Table::Items, &self.keys.item(key))?;
-        row.map(Item::decode).transpose()
+        self.state().swept.kept(row)
     }
 
     /// The rows of a range, one after the other.
@@ -135,4 +139,21 @@ impl PartitionView {
     pub fn rows(&self, range: &KeyRange) -> Result<Vec<Row>, Fault> {
         self.read.scan(range).collect()
     }
+}
+
+/// The stored items of a range of `Table::Items`, but for garbage.
+fn kept_items<'a>(
+    read: &'a dyn Read,
+    keys: ContainerKeys,
+    range: &KeyRange,
+    swept: SweepCursors,
+) -> impl Iterator<Item = Result<(ItemKey, Item), Fault>> + use<'a> {
+    assert_eq!(range.table, Table::Items, "items are read from their table");
+    read.scan(range).filter_map(move |row| {
+        let kept = |(key, value): Row| {
+            let item = swept.kept(Some(value))?;
+            item.map(|item| Ok((keys.item_of(&key)?, item))).transpose()
+        };
+        row.and_then(kept).transpose()
+    })
 }

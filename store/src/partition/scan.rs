@@ -2,7 +2,6 @@
 
 use std::ops::ControlFlow;
 
-use super::garbage::is_garbage;
 use super::{PartitionView, SweepCursors};
 use crate::engine::{Cursor, Direction, Fault, KeyRange, Table};
 use crate::ids::ItemNumber;
@@ -10,7 +9,7 @@ use crate::indexing::{EncodedRef, EncodedValue, IndexRange, IndexState};
 use crate::item::{Item, ItemKey, Stamp};
 use crate::keycode::MalformedKey;
 use crate::time::{Millis, Seconds};
-use crate::timeline::VersionRow;
+use crate::timeline::{NumberRow, SweepPlace, VersionRow};
 use crate::ttl::{ItemTtl, Life, TtlPolicy};
 
 /// Where a scan of the index stands, and where one may go on.
@@ -52,7 +51,8 @@ impl IndexCursor<'_> {
             return Err(malformed(MalformedKey("it ends too early")));
         };
         let (value, number) = (EncodedRef::new(value), ItemNumber(u64::from_be_bytes(*number)));
-        let is_garbage = is_garbage(&self.swept, number, place).map_err(malformed)?;
+        let place = SweepPlace::in_row(place, number).map_err(malformed)?;
+        let is_garbage = place.is_some_and(|place| self.swept.have_passed(place));
         Ok(Some(EntryRef { value, number, is_garbage }))
     }
 }
@@ -62,6 +62,8 @@ pub struct ItemCursor<'v> {
     rows: Box<dyn Cursor + 'v>,
     /// Bytes of the container before each item key.
     key_at: usize,
+    /// How far the partition is swept.
+    swept: SweepCursors,
 }
 
 /// A stored version that somebody else keeps.
@@ -73,6 +75,8 @@ pub struct ItemRef<'a> {
     pub stamp: Stamp,
     /// What the user wrote, normalised.
     pub body: &'a [u8],
+    /// True if the item was swept, and is no more: to be passed over.
+    pub is_garbage: bool,
 }
 
 impl ItemRef<'_> {
@@ -88,7 +92,7 @@ impl ItemCursor<'_> {
         let Some((key, value)) = self.rows.next_row()? else { return Ok(None) };
         let (stamp, body) = Item::split(value)?;
         let key = key.get(self.key_at..).unwrap_or_default();
-        Ok(Some(ItemRef { key, stamp, body }))
+        Ok(Some(ItemRef { key, stamp, body, is_garbage: self.swept.have_left(&stamp) }))
     }
 }
 
@@ -144,19 +148,18 @@ impl PartitionView {
         std::iter::from_fn(move || Some(cursor.next_entry().transpose()?.map(copied)))
     }
 
-    /// A cursor over stored versions of a range of `Table::Items`, dead or alive.
+    /// A cursor over stored versions of a range of `Table::Items`, dead or alive; and garbage, which says so.
     pub fn item_cursor(&self, range: &KeyRange, direction: Direction) -> ItemCursor<'_> {
         assert_eq!(range.table, Table::Items, "items are read from their table");
         let key_at = self.keys.prefix_bytes();
-        ItemCursor { rows: self.read.cursor(range, direction), key_at }
+        let swept = self.state().swept;
+        ItemCursor { rows: self.read.cursor(range, direction), key_at, swept }
     }
 
     /// The item with this number, dead or alive, and where it stands.
     pub fn item_numbered(&self, number: ItemNumber) -> Result<Option<(ItemKey, Item)>, Fault> {
-        let Some(key) = self.read.get(Table::Numbers, &self.keys.number(number))? else {
-            return Ok(None);
-        };
-        let key = ItemKey::from_bytes(&key).map_err(|error| Fault::corrupt("numbers", error))?;
+        let row = self.read.get(Table::Numbers, &self.keys.number(number))?;
+        let Some(key) = leads_to(row, number, &self.state().swept)? else { return Ok(None) };
         let item = self.item(&key)?;
         let item = item.ok_or_else(|| Fault::corrupt("numbers", "a number without its item"))?;
         assert_eq!(item.stamp.number, number, "a number leads to its item");
@@ -192,7 +195,10 @@ impl PartitionView {
     ) -> Result<(), Fault> {
         for (clearing, rows) in self.contents.cleared.unswept(self.keys) {
             let mut items = self.item_cursor(&rows, Direction::Forward);
-            while let Some(ItemRef { key, stamp, .. }) = items.next_item()? {
+            while let Some(ItemRef { key, stamp, is_garbage, .. }) = items.next_item()? {
+                if is_garbage {
+                    continue;
+                }
                 let is_in_time = self.state().ttl().judge(stamp.ttl, stamp.ts, hi) == Life::Alive;
                 let is_cleared = self.contents.cleared.clearing(key, stamp.lsn) == Some(clearing);
                 if is_in_time && is_cleared && show(stamp.number, Life::Dead).is_break() {
@@ -247,4 +253,17 @@ impl PartitionView {
         }
         Ok(ControlFlow::Continue(()))
     }
+}
+
+/// The item that a row of `Table::Numbers` leads to, unless the row is garbage.
+pub(super) fn leads_to(
+    row: Option<Vec<u8>>,
+    number: ItemNumber,
+    swept: &SweepCursors,
+) -> Result<Option<ItemKey>, Fault> {
+    let Some(row) = row else { return Ok(None) };
+    let NumberRow { place, item } =
+        NumberRow::decode(&row, number).map_err(|error| Fault::corrupt("numbers", error))?;
+    let is_garbage = place.is_some_and(|place| swept.have_passed(place));
+    Ok((!is_garbage).then_some(item))
 }

@@ -4,14 +4,15 @@
 //! first dead ones. Items with their own `ttl` stand in `Table::Expiry` by second and number; items that
 //! inherit the default die in the order of their last write, which is the order of the feed. Cursors
 //! remember what was passed, so items that never expire are walked over once. Rows of these orders that
-//! stand together and all go, as after a peak, go by their range; index entries that tell in their place in
-//! these orders go by themselves (`garbage`).
+//! stand together and all go, as after a peak, go by their range; all other rows of a version that tell its place
+//! in these orders go by themselves (`garbage`).
 
 use std::num::NonZeroU32;
 
 use bytes::Bytes;
 
 use super::apply::Draft;
+use super::garbage;
 use crate::charge::Charge;
 use crate::command::CommandEffect;
 use crate::engine::{self, Batch, Fault, KeyRange, Table};
@@ -211,12 +212,16 @@ impl Draft<'_> {
             self.unindex_swept((&version.item, &stamp, body))
         })?;
         for version in dead {
-            self.state.left_entries += u64::from(version.stamp.entries_tell_place);
             let is_dead = self.end(&version.item, &version.stamp).is_some();
             assert!(is_dead, "the sweeper removes only dead items");
             let bytes = usize::try_from(version.body_bytes).expect("a body fits in memory");
             self.swept += Charge::create(bytes, version.stamp.indexed_values);
-            self.remove_places(version);
+            if version.stamp.tells_place {
+                self.state.left_bytes += garbage::weight(1, version.body_bytes.into());
+                self.count_out(version);
+            } else {
+                self.remove_places(version);
+            }
         }
         Ok(())
     }
@@ -242,7 +247,7 @@ mod tests {
             etag: Etag::new(GroupId(1), Lsn(1), 0),
             number: ItemNumber(1),
             indexed_values,
-            entries_tell_place: false,
+            tells_place: false,
         };
         VersionRow { stamp, body_bytes, item: ItemKey::new(&definition.place(&value), &value, &id) }
     }

@@ -305,15 +305,19 @@ proptest! {
         while matches!(sweep(), CommandEffect::Swept { more: true, .. }) {}
         let living = lives.iter().filter(|lives| **lives).count();
         prop_assert_eq!(partition.state().items(), living as u64);
-        let numbers = numbered(&partition, Table::Numbers);
+        let view = partition.snapshot();
+        let kept = |table| view.kept_rows(&KeyRange::prefix(table, Vec::new())).unwrap();
+        let numbers = item_numbers(kept(Table::Numbers));
         prop_assert_eq!(numbers.len(), living);
+        prop_assert_eq!(kept(Table::Items).len(), living);
+        prop_assert_eq!(view.items(&view.keys().slots(Table::Items, SlotRange::ALL)).count(), living);
         // `id`, `_ts`, `one`, `few`
         let entered: Vec<_> = numbers.iter().flat_map(|number| [*number; 4]).collect();
         prop_assert_eq!(&item_numbers(partition.snapshot().index_rows().unwrap()), &entered);
         engine.flush().unwrap();
         prop_assert_eq!(numbered(&partition, Table::Index), entered);
         prop_assert_eq!(numbered(&partition, Table::Expiry), []);
-        for table in [Table::Items, Table::Feed] {
+        for table in [Table::Items, Table::Numbers, Table::Feed] {
             prop_assert_eq!(numbered(&partition, table).len(), living);
         }
     }

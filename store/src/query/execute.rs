@@ -207,10 +207,13 @@ impl<'a> Pager<'a> {
         let Source { view, hi, .. } = self.source;
         let (mut cursor, mut count, mut seen) =
             (view.item_cursor(&range, Direction::Forward), 0, 0);
-        while let Some(ItemRef { key, stamp, .. }) = cursor.next_item()? {
+        while let Some(ItemRef { key, stamp, is_garbage, .. }) = cursor.next_item()? {
             seen += 1;
             if seen % ITEMS_BETWEEN_SIGNALS == 0 {
                 self.stop_if_told()?;
+            }
+            if is_garbage {
+                continue;
             }
             match view.judge(key, &stamp, hi) {
                 Life::Dead => {}
@@ -262,16 +265,17 @@ impl<'a> Pager<'a> {
         }
         let mut cursor = self.source.view.item_cursor(&range, Direction::Forward);
         let (mut last, mut recent) = (Vec::new(), VecDeque::with_capacity(ANCHORS_MAX));
-        while let Some(ItemRef { key, stamp, body }) = cursor.next_item()? {
+        while let Some(ItemRef { key, stamp, body, is_garbage }) = cursor.next_item()? {
             if self.is_page_full()? {
                 return self.item_place(&last, None, &recent);
             }
             let begun = begun.as_ref().filter(|(begun, _)| begun.as_bytes() == key);
             let skip = begun.map_or(0, |(_, taken)| *taken);
-            if recent.len() == ANCHORS_MAX {
-                recent.pop_back();
+            // The numbers of garbage lead nowhere. It is as dead as what was not swept yet.
+            if !is_garbage {
+                recent.truncate(ANCHORS_MAX - 1);
+                recent.push_front(stamp.number);
             }
-            recent.push_front(stamp.number);
             if let Some(taken) = self.look_at(key, &stamp, body, skip)? {
                 return self.item_place(key, Some(taken), &recent);
             }

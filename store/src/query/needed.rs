@@ -340,7 +340,7 @@ mod tests {
             etag: Etag(99),
             number: ItemNumber::new(3, 5),
             indexed_values: 2,
-            entries_tell_place: false,
+            tells_place: false,
         };
         let container = ContainerNumber { database: DatabaseNumber(1), number: 2 };
         let body = br#"{"id":"x","n":1}"#;

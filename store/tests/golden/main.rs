@@ -28,7 +28,7 @@ use ephemeris_store::partition_key::{KeyDefinition, KeyKind, PartitionKey, SlotR
 use ephemeris_store::patch::PatchRequest;
 use ephemeris_store::query::{ComputedProperties, Metric, PageLimits, Scope};
 use ephemeris_store::time::{ClockInterval, Millis, Seconds};
-use ephemeris_store::timeline::{FeedPosition, VersionRow, expiry_place};
+use ephemeris_store::timeline::{FeedPosition, NumberRow, VersionRow, expiry_place};
 use ephemeris_store::ttl::{Life, PolicyEpoch, TimeToLive, TtlPolicy, Vouchers};
 use goldenscript::{ArgumentConsumer, Command as Line, Context};
 use test_each_file::test_each_path;
@@ -495,7 +495,7 @@ impl Runner {
         Ok(text)
     }
 
-    /// `rows`: what physically lies in the tables.
+    /// `rows`: what lies in the tables, but for garbage.
     fn rows(&self) -> Answer {
         let view = self.partition.snapshot();
         let mut text = String::new();
@@ -503,12 +503,16 @@ impl Runner {
             !matches!(range.table, Table::History | Table::Index | Table::Unique)
         };
         for range in self.partition.ranges().into_iter().filter(is_shown) {
-            let rows = view.rows(&range)?;
+            let rows = view.kept_rows(&range)?;
             let mut names: Vec<String> = rows
                 .iter()
                 .map(|(key, value)| match range.table {
                     Table::Feed => Ok(item_id(&VersionRow::decode(value)?.item)),
-                    Table::Numbers => Ok(item_id(&ItemKey::from_bytes(value)?)),
+                    Table::Numbers => {
+                        let number = key.last_chunk().ok_or("a key ends with the number")?;
+                        let number = ItemNumber(u64::from_be_bytes(*number));
+                        Ok(item_id(&NumberRow::decode(value, number)?.item))
+                    }
                     Table::Items => Ok(item_id(&view.keys().item_of(key)?)),
                     Table::Expiry => {
                         let expiry = expiry_place(key)?.second;

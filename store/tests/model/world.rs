@@ -203,11 +203,8 @@ impl Replica {
         let view = self.partition.snapshot();
         let mut ranges = self.partition.ranges();
         ranges.push(machine::meta_range(self.group()));
-        let rows = |range: &KeyRange| {
-            let rows =
-                if range.table == Table::Index { view.index_rows() } else { view.rows(range) };
-            rows.expect("the engine in memory does not fail")
-        };
+        let rows =
+            |range: &KeyRange| view.kept_rows(range).expect("the engine in memory does not fail");
         ranges.iter().map(|range| (range.table, rows(range))).collect()
     }
 }

@@ -1,4 +1,4 @@
-//! Drops garbage while RocksDB compacts the index, and sees to it that it does.
+//! Drops garbage while RocksDB compacts, and sees to it that it does.
 //!
 //! A compaction drops rows for everybody, whatever they read. So it goes by what is on disk, which a crash
 //! does not undo, and by what every view in use has reached: by a flush that is older than all of them.
@@ -9,13 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use rocksdb::compaction_filter::{CompactionFilter, Decision};
 use rocksdb::compaction_filter_factory::{CompactionFilterContext, CompactionFilterFactory};
 
-use crate::engine::{Fault, Read};
+use crate::engine::{Fault, Read, Table};
 use crate::ids::GroupId;
 use crate::partition::Garbage;
 
-/// So many items must have left their entries, and as many as there are, before the index is compacted for their
-/// sake.
-const LEFT_MIN: u64 = 50_000;
+/// So many bytes must have been left, and as many as are stored, before all is compacted for their sake.
+const LEFT_MIN: u64 = 16 << 20;
 
 /// Knows what is garbage.
 #[derive(Clone, Default)]
@@ -32,8 +31,8 @@ struct Known {
     next: Option<(Arc<Garbage>, Weak<()>)>,
     /// That of views that are made now.
     age: Age,
-    /// How many items had left their entries when the index was compacted for their sake: none, as far as a
-    /// process knows that has just begun.
+    /// How many bytes had been left when all was compacted for their sake: none, as far as a process knows that
+    /// has just begun.
     collected: u64,
     /// How many groups began anew, or left.
     forgotten: u64,
@@ -66,8 +65,8 @@ impl Collector {
         self.known().age.clone()
     }
 
-    /// A group's index was removed. If the group is to have another one, that begins at a state which is not as
-    /// far as this one was.
+    /// A group's rows were removed. If the group is to have others, those begin at a state which is not as far as
+    /// this one was.
     pub(super) fn forget(&self, group: GroupId) {
         let mut known = self.known();
         known.forgotten += 1;
@@ -83,7 +82,7 @@ impl Collector {
         Ok(Found { garbage: Garbage::load(view().as_ref())?, forgotten })
     }
 
-    /// Takes over what was found, once it is durable. True if the index should be compacted.
+    /// Takes over what was found, once it is durable. True if what is littered should be compacted.
     pub(super) fn flushed(&self, found: Found) -> bool {
         let mut known = self.known();
         known.garbage();
@@ -91,24 +90,30 @@ impl Collector {
             let age = std::mem::take(&mut known.age);
             known.next = Some((Arc::new(found.garbage), Arc::downgrade(&age)));
         }
-        let (items, left) = known.garbage().items_and_left();
+        let (stored, left) = known.garbage().stored_and_left();
         // Fewer have left theirs if a group has gone with all it had.
         known.collected = known.collected.min(left);
-        left - known.collected >= items.max(LEFT_MIN)
+        left - known.collected >= stored.max(LEFT_MIN)
     }
 
-    /// The index is being compacted for the sake of what is garbage now.
+    /// All is being compacted for the sake of what is garbage now.
     pub(super) fn collects(&self) {
         let mut known = self.known();
-        (_, known.collected) = known.garbage().items_and_left();
+        (_, known.collected) = known.garbage().stored_and_left();
     }
 }
 
-impl CompactionFilterFactory for Collector {
+/// Makes what drops the garbage of one table.
+pub(super) struct FilterFactory {
+    pub(super) collector: Collector,
+    pub(super) table: Table,
+}
+
+impl CompactionFilterFactory for FilterFactory {
     type Filter = Filter;
 
     fn create(&mut self, _: CompactionFilterContext) -> Filter {
-        Filter(self.known().garbage())
+        Filter { garbage: self.collector.known().garbage(), table: self.table }
     }
 
     fn name(&self) -> &CStr {
@@ -117,11 +122,15 @@ impl CompactionFilterFactory for Collector {
 }
 
 /// Drops garbage from one compaction.
-pub(super) struct Filter(Arc<Garbage>);
+pub(super) struct Filter {
+    garbage: Arc<Garbage>,
+    table: Table,
+}
 
 impl CompactionFilter for Filter {
     fn filter(&mut self, _level: u32, key: &[u8], value: &[u8]) -> Decision {
-        if self.0.holds(key, value) { Decision::Remove } else { Decision::Keep }
+        let is_garbage = self.garbage.holds(self.table, key, value);
+        if is_garbage { Decision::Remove } else { Decision::Keep }
     }
 
     fn name(&self) -> &CStr {
@@ -136,7 +145,7 @@ mod tests {
     #[test]
     fn what_a_view_in_use_may_show_is_not_dropped() {
         let collector = Collector::default();
-        let dropped_by = || collector.known().garbage().items_and_left();
+        let dropped_by = || collector.known().garbage().stored_and_left();
         let flush = |left| flush(&collector, 0, left);
         flush(1);
         assert_eq!(dropped_by(), (0, 1), "nobody reads");
@@ -175,22 +184,22 @@ mod tests {
     }
 
     #[test]
-    fn the_index_is_compacted_once_as_many_items_have_left_entries_as_there_are() {
+    fn all_is_compacted_once_as_much_was_left_as_is_stored() {
         let collector = Collector::default();
-        let is_due = |items, left| flush(&collector, items, left);
-        assert!(!is_due(0, 49_999));
-        assert!(is_due(0, 50_000));
-        assert!(is_due(0, 50_000), "it is not under way");
+        let is_due = |stored, left| flush(&collector, stored, left);
+        assert!(!is_due(0, LEFT_MIN - 1));
+        assert!(is_due(0, LEFT_MIN));
+        assert!(is_due(0, LEFT_MIN), "it is not under way");
         collector.collects();
-        assert!(!is_due(200_000, 249_999));
-        assert!(is_due(200_000, 250_000));
+        assert!(!is_due(4 * LEFT_MIN, 5 * LEFT_MIN - 1));
+        assert!(is_due(4 * LEFT_MIN, 5 * LEFT_MIN));
         collector.collects();
         assert!(!is_due(0, 10), "a group has gone");
-        assert!(is_due(0, 50_010));
+        assert!(is_due(0, LEFT_MIN + 10));
     }
 
-    fn flush(collector: &Collector, items: u64, left: u64) -> bool {
+    fn flush(collector: &Collector, stored: u64, left: u64) -> bool {
         let forgotten = collector.known().forgotten;
-        collector.flushed(Found { garbage: Garbage::of(items, left), forgotten })
+        collector.flushed(Found { garbage: Garbage::of(stored, left), forgotten })
     }
 }

@@ -30,7 +30,7 @@ fn item(body: &str) -> Item {
         etag: Etag::new(GroupId(1), Lsn(1), 0),
         number: NUMBER,
         indexed_values: 0,
-        entries_tell_place: false,
+        tells_place: false,
     };
     Item { stamp, body: body.to_string().into() }
 }
