@@ -57,8 +57,6 @@ fn count(test: &str) -> u64 {
     let mut command = Command::new("valgrind");
     command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
     command.args(["--collect-atstart=no", "--toggle-collect=*counted_work*"]);
-    // What stands in the environment moves the heap, and may cost a tenth.
-    command.env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
     command.arg(me).args([test, "--exact", "--test-threads=1"]).env(COUNTED, test);
     let output = match command.output() {
         Err(error) if error.kind() == ErrorKind::NotFound => {
