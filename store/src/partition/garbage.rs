@@ -98,20 +98,33 @@ impl Garbage {
 
     /// True for a row that may go. What cannot be read is for readers to complain of.
     pub(crate) fn holds(&self, table: Table, key: &[u8], value: &[u8]) -> bool {
-        let group = match table {
-            Table::Items | Table::Numbers => self.group_of(key),
+        if self.is_empty() {
+            return false;
+        }
+        let (group, place) = match table {
+            Table::Items => {
+                let stamp = Item::split(value).ok().map(|(stamp, _)| stamp);
+                (self.group_of(key), stamp.and_then(|stamp| SweepPlace::told_by(&stamp)))
+            }
+            Table::Numbers => {
+                let place = number(key).and_then(|number| NumberRow::place(value, number));
+                (self.group_of(key), place.ok().flatten())
+            }
             Table::Index => {
-                key.split_first_chunk().map(|(group, _)| GroupId(u64::from_be_bytes(*group)))
+                let group = key.split_first_chunk();
+                let group = group.map(|(group, _)| GroupId(u64::from_be_bytes(*group)));
+                let place = number(key).and_then(|number| SweepPlace::in_row(value, number));
+                (group, place.ok().flatten())
             }
             Table::Feed
             | Table::Expiry
             | Table::Meta
             | Table::Catalog
             | Table::History
-            | Table::Unique => None,
+            | Table::Unique => return false,
         };
         let swept = group.and_then(|group| self.swept.get(&group));
-        swept.is_some_and(|swept| is_garbage(swept, table, key, value))
+        swept.zip(place).is_some_and(|(swept, place)| swept.have_passed(place))
     }
 
     /// Whose rows begin with this container and slot.
@@ -120,28 +133,6 @@ impl Garbage {
             self.by_slot.range::<[u8], _>((Bound::Unbounded, Bound::Included(key))).next_back()?;
         slots.contains(key).then_some(*group)
     }
-}
-
-/// True for a row of one of these tables that an item has left.
-fn is_garbage(swept: &SweepCursors, table: Table, key: &[u8], value: &[u8]) -> bool {
-    let place = match table {
-        Table::Items => Item::split(value).ok().and_then(|(stamp, _)| SweepPlace::told_by(&stamp)),
-        Table::Numbers => {
-            let place = number(key).and_then(|number| NumberRow::place(value, number));
-            place.ok().flatten()
-        }
-        Table::Index => {
-            let place = number(key).and_then(|number| SweepPlace::in_row(value, number));
-            place.ok().flatten()
-        }
-        Table::Feed
-        | Table::Expiry
-        | Table::Meta
-        | Table::Catalog
-        | Table::History
-        | Table::Unique => None,
-    };
-    place.is_some_and(|place| swept.have_passed(place))
 }
 
 /// The item's number, at the end of a key.

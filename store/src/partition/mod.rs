@@ -62,7 +62,7 @@ pub struct PartitionState {
     ttl: TtlState,
     /// How many items were ever created: the next number.
     created: u64,
-    /// Items with rows, dead but unswept ones included.
+    /// Items that are stored, dead but unswept ones included: no garbage.
     items: u64,
     /// Bytes of their bodies.
     bytes: u64,
@@ -94,7 +94,7 @@ impl PartitionState {
         &self.ttl
     }
 
-    /// Items with rows, dead but unswept ones included.
+    /// Items that are stored, dead but unswept ones included: no garbage.
     pub fn items(&self) -> u64 {
         self.items
     }
