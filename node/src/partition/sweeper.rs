@@ -15,7 +15,7 @@
 //! and goes on while expiry is paused or waits.
 //!
 //! Without an offer there are no units to take: then, while requests come, sweeping takes at most a
-//! twentieth of the time, and a tenth once something has waited for a minute.
+//! tenth of the time, and a fifth once something has waited for a minute.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -54,9 +54,9 @@ const ITEM_VALUES: u32 = 10;
 const COUNT_ROWS_MAX: u64 = 10_000;
 /// Pause after a batch, in times what applying it took, while requests come; at least as long as all of it
 /// took.
-const REST_FACTOR: u32 = 19;
+const REST_FACTOR: u32 = 9;
 /// The same once something is late: a peak may take its time, but a backlog must not grow for ever.
-const REST_FACTOR_LATE: u32 = 9;
+const REST_FACTOR_LATE: u32 = 4;
 /// How long what is due may wait until it counts as late.
 const LATE: Seconds = Seconds(60);
 /// Longest such pause: a proposal that waited for the network was not busy meanwhile.
@@ -470,14 +470,14 @@ mod tests {
     }
 
     #[test]
-    fn without_an_offer_sweeping_takes_a_twentieth_of_the_time_while_requests_come_or_a_tenth_if_late()
+    fn without_an_offer_sweeping_takes_a_tenth_of_the_time_while_requests_come_or_a_fifth_if_late()
      {
         let swept = swept(500, 500, Charge(1));
         let pause = |factor| pause_after(&swept, Grant::Unlimited, factor);
         let factor = |now| Some(rest_factor(Some(Seconds(100)), Seconds(now)));
-        assert_eq!(pause(factor(160)), Duration::from_millis(19));
-        assert_eq!(pause(factor(161)), Duration::from_millis(9));
-        assert_eq!(pause(Some(rest_factor(None, Seconds(161)))), Duration::from_millis(19));
+        assert_eq!(pause(factor(160)), Duration::from_millis(9));
+        assert_eq!(pause(factor(161)), Duration::from_millis(4));
+        assert_eq!(pause(Some(rest_factor(None, Seconds(161)))), Duration::from_millis(9));
         assert_eq!(pause(None), Duration::ZERO);
     }
 }

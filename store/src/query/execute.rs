@@ -266,7 +266,9 @@ impl<'a> Pager<'a> {
         let mut cursor = self.source.view.item_cursor(&range, Direction::Forward);
         let (mut last, mut recent) = (Vec::new(), VecDeque::with_capacity(ANCHORS_MAX));
         while let Some(ItemRef { key, stamp, body, is_garbage }) = cursor.next_item()? {
-            if self.is_page_full()? {
+            // Where nothing but garbage was met, no item tells a place with a long key.
+            let is_told = !recent.is_empty() || !ItemPlace::is_long(&last);
+            if self.is_page_full()? && is_told {
                 return self.item_place(&last, None, &recent);
             }
             let begun = begun.as_ref().filter(|(begun, _)| begun.as_bytes() == key);

@@ -16,7 +16,7 @@ fn id(n: usize) -> String {
 }
 
 /// Items that differ only behind much that is the same.
-fn world() -> World {
+fn items() -> Vec<Value> {
     let long = |at: usize| format!("{}\u{FFFF}\u{10FFFF}{}", "k".repeat(800), at * 7 % 10);
     let item = |n: usize| {
         let any = match n % 5 {
@@ -29,13 +29,19 @@ fn world() -> World {
         let pk = format!("{}{}", "p".repeat(500), n % 2);
         json!({ "id": id(n), "pk": pk, "n": n, "w": n % 3, "t": [1, 2], "name": long(n), "any": any })
     };
-    let items: Vec<Value> = (0..ITEMS).map(item).collect();
+    (0..ITEMS).map(item).collect()
+}
+
+fn policy() -> Value {
     let composite = json!([[{ "path": "/w", "order": "descending" }, { "path": "/name" }]]);
-    let policy = json!({
+    json!({
         "includedPaths": [{ "path": "/*" }, { "path": "/name/?" }, { "path": "/any/?" }],
         "compositeIndexes": composite,
-    });
-    World::new(&policy, &items, 2)
+    })
+}
+
+fn world() -> World {
+    World::new(&policy(), &items(), 2)
 }
 
 /// Queries whose rows are items, told by `n`.
@@ -116,5 +122,22 @@ fn nothing_is_left_out_if_all_that_stood_there_is_gone() {
         found.sort();
         found.dedup();
         assert_eq!(found, whole, "{text}");
+    }
+}
+
+#[test]
+fn where_only_garbage_was_met_a_page_goes_on_to_what_tells_its_place() {
+    let mut items = items();
+    for (n, item) in items.iter_mut().enumerate() {
+        if !n.is_multiple_of(9) {
+            item["ttl"] = 10.into();
+        }
+    }
+    let world = World::swept(&policy(), &items, 2);
+    for text in QUERIES.iter().chain(&OTHERS) {
+        let whole = world.rows(text);
+        for page in [1, 2, 7] {
+            assert_eq!(rows(&world, text, page, 0), whole, "{text}");
+        }
     }
 }

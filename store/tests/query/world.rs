@@ -18,12 +18,16 @@ use ephemeris_store::query::{
     Position, Question, Resume, Run, Scope, Signal, Source, run_page,
 };
 use ephemeris_store::time::{ClockInterval, Millis};
-use ephemeris_store::ttl::PolicyEpoch;
+use ephemeris_store::ttl::{PolicyEpoch, TtlPolicy};
 use serde_json::Value;
 
 use crate::support::{Asking, NoPage};
 
 const CONTAINER: ContainerNumber = ContainerNumber { database: DatabaseNumber(1), number: 1 };
+
+/// When items are stored, and when those of them are swept that expire within a minute.
+const STORED_AT: Millis = Millis(1000);
+const SWEPT_AT: Millis = Millis(60_000);
 
 /// A page without limits.
 pub(crate) const EVERYTHING: PageLimits =
@@ -74,6 +78,22 @@ impl World {
         for partition in &world.partitions {
             Self::apply(partition, 0, world.policy(1));
             world.fill(partition, items, 1);
+        }
+        world
+    }
+
+    /// The same, in which what has a `ttl` was swept; its rows stay.
+    pub(crate) fn swept(policy: &Value, items: &[Value], partitions: u16) -> Self {
+        let world = Self::empty(policy, partitions);
+        let epoch = PolicyEpoch(1);
+        let expiry = Command::SetTtlPolicy { epoch, policy: TtlPolicy::NoDefault, retention: None };
+        let limit = NonZeroU32::new(1000).expect("more than nothing");
+        let sweep = Command::Sweep { limit, grace: Millis(0) };
+        for partition in &world.partitions {
+            Self::apply(partition, 0, world.policy(1));
+            Self::apply(partition, 1, expiry.clone());
+            world.fill(partition, items, 2);
+            Self::apply_at(SWEPT_AT, partition, 3, sweep.clone());
         }
         world
     }
@@ -131,7 +151,11 @@ impl World {
     }
 
     fn apply(partition: &Partition, index: u64, command: Command) {
-        let now = ClockInterval::exact(Millis(1000));
+        Self::apply_at(STORED_AT, partition, index, command);
+    }
+
+    fn apply_at(now: Millis, partition: &Partition, index: u64, command: Command) {
+        let now = ClockInterval::exact(now);
         let bytes = codec::encode(&Proposal { now, vouchers: None, command });
         let position = LogId { term: 1, index };
         partition.apply(position, Entry::Command(&bytes)).expect("memory does not fail");
