@@ -21,6 +21,9 @@ const PROBED_MAX: u64 = 1000;
 /// Items of one logical partition are counted up to here.
 const COUNTED_MAX: u64 = 10 * PROBED_MAX;
 
+/// So much garbage is passed over while an item is looked at, about.
+const GARBAGE_PER_ITEM: u64 = 8;
+
 /// A condition about shapes is followed if it leads to less than one entry for so many items.
 const ITEMS_PER_SHAPE: u64 = 8;
 
@@ -209,7 +212,8 @@ fn is_scoped(source: &Source<'_>, question: &Question<'_>) -> bool {
 ///
 /// A page of `rows` rows goes along `rows * all / own` entries if its items are spread evenly, and
 /// so pays off from about `sqrt(rows * all)` own items on; or from as many as there are entries that
-/// the filter leaves. More than a few thousand are not counted, for each page begins with it.
+/// the filter leaves. More than a few thousand are not counted, for each page begins with it. Garbage among them
+/// counts for what passing over it costs.
 fn is_short(
     source: &Source<'_>,
     question: &Question<'_>,
@@ -223,12 +227,18 @@ fn is_short(
     let mut most = even.clamp(PROBED_MAX, COUNTED_MAX);
     let range = source.view.keys().logical_partition(&source.key.place(key), key);
     let mut cursor = source.view.item_cursor(&range, Direction::Forward);
-    let mut own = 0;
-    while own < most && cursor.next_item()?.is_some() {
-        own += 1;
-        if own % PROBED_MAX == 0 {
+    let (mut own, mut seen) = (0, 0);
+    while own < most
+        && let Some(item) = cursor.next_item()?
+    {
+        seen += 1;
+        if seen % PROBED_MAX == 0 {
             go_on()?;
         }
+        if item.is_garbage && seen % GARBAGE_PER_ITEM != 0 {
+            continue;
+        }
+        own += 1;
         if own == PROBED_MAX {
             most = count(source, &in_order.ranges, most)?;
         }

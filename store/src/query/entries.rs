@@ -123,6 +123,7 @@ impl Pager<'_> {
             let shown = shown.map_err(|error| Fault::corrupt("items", error))?;
             let shown = self.question.query.computed.shown_in(shown);
             if followed.first_entry(&shown) != Some((leg, value.to_owned())) {
+                self.looked_at += 1;
                 return Ok(None);
             }
         }
@@ -218,6 +219,7 @@ impl Pager<'_> {
                 }
             }
             for number in unsure.drain(..) {
+                self.is_page_full()?;
                 if let Some((key, item)) = view.item_numbered(number)? {
                     self.look_at(key.as_bytes(), &item.stamp, &item.body, 0)?;
                 }

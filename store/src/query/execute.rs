@@ -116,7 +116,7 @@ pub(super) struct Pager<'a> {
     pub(super) run: &'a Run,
     signal: &'a dyn Fn() -> Signal,
     pub(super) sink: Sink<'a>,
-    looked_at: usize,
+    pub(super) looked_at: usize,
     /// Bytes loaded when the signal was looked at, and operations spent.
     bytes_at_signal: u64,
     operations_at_signal: u64,

@@ -63,7 +63,7 @@ pub(super) struct Leapfrog<'v> {
 }
 
 impl Leapfrog<'_> {
-    /// The next item of the first value, and whether it is one of all others, too.
+    /// The next item of the first value, and whether it is one of all others, too, and still there.
     fn next_entry(&mut self) -> Result<Option<(EncodedRef<'_>, ItemNumber, bool)>, Fault> {
         let [first, others @ ..] = self.values.as_mut_slice() else { return Ok(None) };
         let Some(number) = first.advance_to(self.number)? else { return Ok(None) };
@@ -72,27 +72,29 @@ impl Leapfrog<'_> {
             let Some(reached) = other.advance_to(farthest)? else { return Ok(None) };
             farthest = reached;
         }
-        let has_all = farthest == number;
-        self.number = if has_all { ItemNumber(number.0.saturating_add(1)) } else { farthest };
+        let is_one_of_all = farthest == number;
+        self.number = if is_one_of_all { ItemNumber(number.0.saturating_add(1)) } else { farthest };
+        let has_all = is_one_of_all && first.is_there;
         Ok(first.value.as_ref().map(|value| (value.as_ref(), number, has_all)))
     }
 }
 
-/// A cursor over the entries of a single value.
+/// A cursor over the entries of a single value; garbage is among them.
 struct OneValue<'v> {
     view: &'v PartitionView,
     range: &'v IndexRange,
     cursor: IndexCursor<'v>,
     /// The value, once an entry was seen.
     value: Option<EncodedValue>,
-    /// The item of the last entry seen.
+    /// The item of the last entry seen, and whether it is still there.
     number: Option<ItemNumber>,
+    is_there: bool,
 }
 
 impl<'v> OneValue<'v> {
     fn new(view: &'v PartitionView, range: &'v IndexRange) -> Self {
         let cursor = view.index_cursor(range, Direction::Forward, None);
-        Self { view, range, cursor, value: None, number: None }
+        Self { view, range, cursor, value: None, number: None, is_there: false }
     }
 
     /// The first item at or behind this one; none if no such item has the value.
@@ -110,9 +112,7 @@ impl<'v> OneValue<'v> {
             if self.value.is_none() {
                 self.value = Some(entry.value.to_owned());
             }
-            if !entry.is_garbage {
-                self.number = Some(entry.number);
-            }
+            (self.number, self.is_there) = (Some(entry.number), !entry.is_garbage);
         }
         Ok(self.number)
     }

@@ -223,3 +223,15 @@ fn what_a_page_cannot_hold_is_refused() {
     let error = merged.expect_err("not all groups are there").to_message();
     assert!(error.contains("too many groups for DISTINCT"), "{error}");
 }
+
+#[test]
+fn garbage_does_not_make_a_short_logical_partition_look_long() {
+    let other = |n: usize| json!({ "pk": n, "n": n });
+    let own = |n: usize| json!({ "pk": "own", "n": n, "ttl": if n < 5 { -1 } else { 10 } });
+    let items: Vec<Value> = (0..4000).map(other).chain((0..2000).map(own)).collect();
+    let world = World::swept(&json!({}), &items, 1);
+    let limits = PageLimits { rows: 100, ..EVERYTHING };
+    let text = "SELECT VALUE c.n FROM c ORDER BY c.n";
+    let page = world.scoped_page(text, &"own".into(), limits, &|| Signal::Go).expect("a page");
+    assert_eq!((page.work.items_loaded, page.followed), (5, vec!["/pk/?".to_string()]));
+}

@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 
-use ephemeris_store::query::{Course, Halt, Harvest, Page, Resume, Signal};
+use ephemeris_store::query::{Course, Halt, Harvest, Page, PageLimits, Resume, Signal};
 use serde_json::{Value, json};
 
 use crate::world::{EVERYTHING, World};
@@ -86,6 +86,41 @@ fn items_that_take_long_are_not_passed_unasked() {
         world.told_page(query, None, EVERYTHING, &signal).expect("a page");
         assert!(asked.get() >= 9, "{query}: asked {} times", asked.get());
     }
+}
+
+#[test]
+fn what_is_passed_over_is_not_passed_unasked() {
+    let policy = json!({ "includedPaths": [{ "path": "/*" }] });
+    let long = "x".repeat(200);
+    let item = |_| json!({ "a": 1, "b": 1, "s": long, "ttl": 10 });
+    let items: Vec<Value> = (0..ITEMS).map(item).collect();
+    let (world, swept) = (World::new(&policy, &items, 1), World::swept(&policy, &items, 1));
+    let page = |world: &World, query: &str, resume: Option<&Resume>, signal| {
+        let asked = Cell::new(0);
+        let signal = || {
+            asked.set(asked.get() + 1);
+            signal
+        };
+        let page = world.told_page(query, resume, EVERYTHING, &signal);
+        (page, asked.get())
+    };
+
+    let repeats = "SELECT VALUE 1 FROM c WHERE c.a = 1 OR c.b = 1";
+    let limits = PageLimits { rows: ITEMS, ..EVERYTHING };
+    let all = world.told_page(repeats, None, limits, &|| Signal::Go).expect("a page");
+    assert!(all.next.is_some(), "entries of the items that were found already are left");
+    let (rest, asked) = page(&world, repeats, all.next.as_ref(), Signal::Go);
+    assert!(matches!(rest.expect("a page").harvest, Harvest::Rows(rows) if rows.is_empty()));
+    assert!(asked >= ITEMS / 100, "entries of the same items again: asked {asked} times");
+
+    let few = World::new(&policy, &items[..ITEMS / 5], 1);
+    let unsure = "SELECT VALUE COUNT(1) FROM c WHERE STARTSWITH(c.s, 'xx')";
+    let (counted, _) = page(&few, unsure, None, Signal::Stop);
+    assert!(matches!(counted, Err(Halt::Stopped)), "items that are looked at: {counted:?}");
+
+    let joined = "SELECT VALUE 1 FROM c WHERE c.a = 1 AND c.b = 1";
+    let (found, _) = page(&swept, joined, None, Signal::Stop);
+    assert!(matches!(found, Err(Halt::Stopped)), "garbage in both: {found:?}");
 }
 
 #[test]

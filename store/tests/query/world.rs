@@ -93,8 +93,16 @@ impl World {
             Self::apply(partition, 0, world.policy(1));
             Self::apply(partition, 1, expiry.clone());
             world.fill(partition, items, 2);
-            Self::apply_at(SWEPT_AT, partition, 3, sweep.clone());
+            for index in 3.. {
+                let left = partition.state().items();
+                Self::apply_at(SWEPT_AT, partition, index, sweep.clone());
+                if partition.state().items() == left {
+                    break;
+                }
+            }
         }
+        let left: u64 = world.partitions.iter().map(|partition| partition.state().items()).sum();
+        assert!(left < items.len() as u64, "some have a `ttl`");
         world
     }
 
