@@ -16,17 +16,24 @@ use crate::ids::{GroupId, ItemNumber};
 use crate::item::{ContainerKeys, Item};
 use crate::keycode::MalformedKey;
 use crate::machine::{self, MetaTag};
-use crate::timeline::{NumberRow, SweepPlace};
+use crate::timeline::{NumberRow, SweepPlace, VersionRow};
 
 /// Tables with rows that may go by themselves.
 pub(crate) const LITTERED: [Table; 3] = [Table::Items, Table::Numbers, Table::Index];
 
-/// What the rows of an item take beside its body, in bytes, about.
+/// What the rows of an item take beside its body and its entries, and an entry, in bytes, about.
 const ROWS_BYTES: u64 = 256;
+const ENTRY_BYTES: u64 = 64;
 
-/// Bytes that so many items with bodies of so many bytes take, about.
-pub(super) fn weight(items: u64, bodies: u64) -> u64 {
+/// Bytes that so many items with bodies of so many bytes take beside their entries, about.
+fn weight(items: u64, bodies: u64) -> u64 {
     items * ROWS_BYTES + bodies
+}
+
+/// Bytes that a version leaves when it is swept, about.
+pub(super) fn left_by(version: &VersionRow) -> u64 {
+    let entries = u64::from(version.stamp.indexed_values) * ENTRY_BYTES;
+    weight(1, version.body_bytes.into()) + entries
 }
 
 /// Tells what is garbage, by all partitions of an engine as they were at one moment.
@@ -35,10 +42,10 @@ pub(crate) struct Garbage {
     swept: BTreeMap<GroupId, SweepCursors>,
     /// Where the rows by slot of each of these groups begin, and whose they are up to where.
     by_slot: BTreeMap<Vec<u8>, (KeyRange, GroupId)>,
-    /// Bytes of all items that are stored, about.
+    /// Bytes of all items that are stored, about: of their index only what is garbage is known.
     stored: u64,
-    /// Bytes that items which were swept have left, ever, about.
-    left: u64,
+    /// Bytes that items of each group which were swept have left, ever, about.
+    left: BTreeMap<GroupId, u64>,
 }
 
 impl Garbage {
@@ -56,7 +63,7 @@ impl Garbage {
                 continue;
             };
             garbage.stored += weight(items, bytes);
-            garbage.left += left_bytes;
+            garbage.left.insert(spec.group, left_bytes);
             garbage.add(&spec, swept);
         }
         Ok(garbage)
@@ -72,10 +79,11 @@ impl Garbage {
         }
     }
 
-    /// That of one partition, by the bytes of what is stored and of what was left.
+    /// That of some groups, by the bytes of what is stored and of what each has left.
     #[cfg(all(test, feature = "rocksdb"))]
-    pub(crate) fn of(stored: u64, left: u64) -> Self {
-        let swept = BTreeMap::from([(GroupId(1), SweepCursors::default())]);
+    pub(crate) fn of(stored: u64, left: impl IntoIterator<Item = (GroupId, u64)>) -> Self {
+        let left: BTreeMap<_, _> = left.into_iter().collect();
+        let swept = left.keys().map(|group| (*group, SweepCursors::default())).collect();
         Self { swept, stored, left, ..Self::default() }
     }
 
@@ -84,16 +92,23 @@ impl Garbage {
         self.swept.is_empty()
     }
 
-    /// Bytes of what is stored, and of all that items which were swept have left, ever.
+    /// Bytes of what is stored.
     #[cfg(feature = "rocksdb")]
-    pub(crate) fn stored_and_left(&self) -> (u64, u64) {
-        (self.stored, self.left)
+    pub(crate) fn stored(&self) -> u64 {
+        self.stored
+    }
+
+    /// Bytes that items of each group which were swept have left, ever.
+    #[cfg(feature = "rocksdb")]
+    pub(crate) fn left(&self) -> &BTreeMap<GroupId, u64> {
+        &self.left
     }
 
     /// Forgets what is known of a group.
     #[cfg(feature = "rocksdb")]
     pub(crate) fn forget(&mut self, group: GroupId) {
         self.swept.remove(&group);
+        self.left.remove(&group);
     }
 
     /// True for a row that may go. What cannot be read is for readers to complain of.

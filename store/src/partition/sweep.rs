@@ -217,7 +217,7 @@ impl Draft<'_> {
             let bytes = usize::try_from(version.body_bytes).expect("a body fits in memory");
             self.swept += Charge::create(bytes, version.stamp.indexed_values);
             if version.stamp.tells_place {
-                self.state.left_bytes += garbage::weight(1, version.body_bytes.into());
+                self.state.left_bytes += garbage::left_by(version);
                 self.count_out(version);
             } else {
                 self.remove_places(version);
