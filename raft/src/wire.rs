@@ -139,3 +139,96 @@ impl Response {
         codec::decode(bytes)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+
+    use ephemeris_store::ids::NodeId;
+
+    use super::*;
+    use crate::types::Payload;
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().fold(String::new(), |mut text, byte| {
+            write!(text, "{byte:02x}").expect("text grows");
+            text
+        })
+    }
+
+    /// Nodes of another `PROTOCOL` (`node/src/transport/hello.rs`) are refused: to be raised if this fails.
+    #[test]
+    fn the_bytes_are_pinned() {
+        let replica = |node, incarnation| ReplicaId { node: NodeId(node), incarnation };
+        let (group, from, to) = (GroupId(9), replica(1, 2), replica(3, 4));
+        let vote = Vote { term: 5, replica: 6, committed: true };
+        let last = Some(LogId { term: 7, index: 8 });
+        let progress = || Progress { applied: last, membership: None };
+        let received = || Received { chunks: 1, last_row: None, complete: false };
+        let payloads = [
+            Payload::Blank,
+            Payload::Membership(Bytes::from_static(b"m")),
+            Payload::Command(Bytes::from_static(b"c")),
+        ];
+        let entry = |payload| LogEntry { id: LogId { term: 7, index: 9 }, payload };
+        let entries = payloads.map(entry).to_vec();
+        let requests = [
+            Request::Append { vote, previous: last, entries, committed: None },
+            Request::Vote { vote, last, transfer: true },
+            Request::PreVote { vote, last },
+            Request::TransferLeader { from: vote, to, last },
+            Request::SnapshotBegin { progress: progress() },
+            Request::SnapshotChunk { position: last, received: received(), bytes: Bytes::new() },
+            Request::SnapshotInstall { vote, progress: progress() },
+        ];
+        let replica = |request| Message::Replica(Envelope { group, from, to, request });
+        let others = [
+            Message::Quiet(vec![Quiet { group, to, vote, last: Some(8) }]),
+            Message::Confirm(Confirm { group, to, vote }),
+            Message::ReadIndex(ReadIndex { group, from, to, vote }),
+        ];
+        let messages = requests.map(replica).into_iter().chain(others);
+        let refused = |refused| Response::TransferLeader(Err(refused));
+        let responses = [
+            Response::Append(AppendResult::Success),
+            Response::Append(AppendResult::PartialSuccess(last)),
+            Response::Append(AppendResult::Conflict),
+            Response::Append(AppendResult::HigherVote(vote)),
+            Response::Vote { vote, granted: true, last },
+            Response::TransferLeader(Ok(())),
+            refused(TransferRefused::VoteChanged { expected: vote, actual: vote }),
+            refused(TransferRefused::LogNotFlushed { expected: last, actual: None }),
+            Response::SnapshotReceived(received()),
+            Response::SnapshotInstalled { vote },
+            Response::Failed("why".to_string()),
+        ];
+        let encoded = messages.map(|message| hex(&message.encode()));
+        let encoded = encoded.chain(responses.iter().map(|response| hex(&response.encode())));
+        let encoded: Vec<String> = encoded.collect();
+        assert_eq!(encoded, PINNED);
+    }
+
+    const PINNED: [&str; 21] = [
+        "010009010203040005060101070803070900070901016d070902016300",
+        "010009010203040105060101070801",
+        "0100090102030402050601010708",
+        "01000901020304030506010304010708",
+        "010009010203040401070800",
+        "010009010203040501070801000000",
+        "010009010203040605060101070800",
+        "0101010903040506010108",
+        "0102090304050601",
+        "01030901020304050601",
+        "010000",
+        "010001010708",
+        "010002",
+        "010003050601",
+        "010105060101010708",
+        "010200",
+        "01020100050601050601",
+        "0102010101070800",
+        "0103010000",
+        "0104050601",
+        "010503776879",
+    ];
+}
