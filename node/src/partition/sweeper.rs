@@ -471,7 +471,7 @@ mod tests {
 
     #[test]
     fn without_an_offer_sweeping_takes_a_tenth_of_the_time_while_requests_come_or_a_fifth_if_late()
-     {
+    {
         let swept = swept(500, 500, Charge(1));
         let pause = |factor| pause_after(&swept, Grant::Unlimited, factor);
         let factor = |now| Some(rest_factor(Some(Seconds(100)), Seconds(now)));
