@@ -368,7 +368,7 @@ mod tests {
             text("\u{10FFFF}"),
             text("\u{FFFF}"),
             Value::Array(vec![]),
-            Value::Object(vec![]),
+            Value::Object(vec![].into()),
         ];
         for pair in ordered.windows(2) {
             assert!(encoded(&pair[0]) < encoded(&pair[1]), "{pair:?}");

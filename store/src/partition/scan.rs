@@ -167,27 +167,22 @@ impl PartitionView {
     }
 
     /// Shows every item that is stored and not surely alive at `hi`: dead ones that were not swept
-    /// yet, however they ended, and those in doubt. What reads entries alone leaves them out.
+    /// yet, however they ended, and those in doubt. What reads entries alone leaves them out. Rows of others that
+    /// are met on the way are shown as alive.
     pub fn overdue(
         &self,
         hi: Millis,
         mut show: impl FnMut(ItemNumber, Life) -> ControlFlow<()>,
     ) -> Result<(), Fault> {
-        let mut judge =
-            |version: &VersionRow| match self.judge(version.item.as_bytes(), &version.stamp, hi) {
-                Life::Alive => ControlFlow::Continue(()),
-                life @ (Life::Dead | Life::InDoubt(_)) => show(version.stamp.number, life),
-            };
-        let now = hi.floor_seconds();
-        if self.overdue_own(now, &mut judge)?.is_continue()
-            && self.overdue_inheriting(now, &mut judge)?.is_continue()
+        if self.overdue_own(hi, &mut show)?.is_continue()
+            && self.overdue_inheriting(hi, &mut show)?.is_continue()
         {
             self.cleared_in_time(hi, &mut show)?;
         }
         Ok(())
     }
 
-    /// Shows every item that was deleted with its logical partition, and else would surely be alive.
+    /// Shows every item that was deleted with its logical partition, and else would surely be alive, as dead.
     fn cleared_in_time(
         &self,
         hi: Millis,
@@ -196,12 +191,11 @@ impl PartitionView {
         for (clearing, rows) in self.contents.cleared.unswept(self.keys) {
             let mut items = self.item_cursor(&rows, Direction::Forward);
             while let Some(ItemRef { key, stamp, is_garbage, .. }) = items.next_item()? {
-                if is_garbage {
-                    continue;
-                }
                 let is_in_time = self.state().ttl().judge(stamp.ttl, stamp.ts, hi) == Life::Alive;
                 let is_cleared = self.contents.cleared.clearing(key, stamp.lsn) == Some(clearing);
-                if is_in_time && is_cleared && show(stamp.number, Life::Dead).is_break() {
+                let is_dead = !is_garbage && is_in_time && is_cleared;
+                let life = if is_dead { Life::Dead } else { Life::Alive };
+                if show(stamp.number, life).is_break() {
                     return Ok(());
                 }
             }
@@ -211,17 +205,18 @@ impl PartitionView {
 
     fn overdue_own(
         &self,
-        now: Seconds,
-        judge: &mut impl FnMut(&VersionRow) -> ControlFlow<()>,
+        hi: Millis,
+        show: &mut impl FnMut(ItemNumber, Life) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, Fault> {
-        let ttl = self.state().ttl();
+        let (now, ttl) = (hi.floor_seconds(), self.state().ttl());
         let through = ttl.policy().is_on().then_some(now).max(ttl.own_dead_through());
         let Some(through) = through else { return Ok(ControlFlow::Continue(())) };
         let mut rows = self
             .read
             .cursor(&self.state().swept.unswept_own(&self.spec, through), Direction::Forward);
         while let Some((_, version)) = rows.next_row()? {
-            if judge(&VersionRow::decode(version)?).is_break() {
+            let VersionRow { item, stamp, .. } = VersionRow::decode(version)?;
+            if show(stamp.number, self.judge(item.as_bytes(), &stamp, hi)).is_break() {
                 return Ok(ControlFlow::Break(()));
             }
         }
@@ -230,10 +225,10 @@ impl PartitionView {
 
     fn overdue_inheriting(
         &self,
-        now: Seconds,
-        judge: &mut impl FnMut(&VersionRow) -> ControlFlow<()>,
+        hi: Millis,
+        show: &mut impl FnMut(ItemNumber, Life) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, Fault> {
-        let ttl = self.state().ttl();
+        let (now, ttl) = (hi.floor_seconds(), self.state().ttl());
         let doubtful = match ttl.policy() {
             TtlPolicy::Default(seconds) => now.0.checked_sub(u64::from(seconds.get())).map(Seconds),
             TtlPolicy::Off | TtlPolicy::NoDefault => None,
@@ -243,11 +238,13 @@ impl PartitionView {
         let mut rows =
             self.read.cursor(&self.state().swept.unswept_feed(&self.spec), Direction::Forward);
         while let Some((_, version)) = rows.next_row()? {
-            let version = VersionRow::decode(version)?;
-            if version.stamp.ts > through {
+            let VersionRow { item, stamp, .. } = VersionRow::decode(version)?;
+            if stamp.ts > through {
                 break;
             }
-            if version.stamp.ttl == ItemTtl::Inherit && judge(&version).is_break() {
+            let inherits = stamp.ttl == ItemTtl::Inherit;
+            let life = if inherits { self.judge(item.as_bytes(), &stamp, hi) } else { Life::Alive };
+            if show(stamp.number, life).is_break() {
                 return Ok(ControlFlow::Break(()));
             }
         }

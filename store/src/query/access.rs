@@ -8,11 +8,13 @@
 //!    ask for one; or else one whose values are tested one by one.
 //! 5. Otherwise the items are walked.
 
+use std::cell::Cell;
+
 use super::compiled::{CompiledQuery, SortOrder};
 use super::conditions::{Condition, Entered};
 use super::execute::{Interrupt, Question, Source, policy_path};
 use super::page::{Course, Resume};
-use crate::engine::{Direction, Fault};
+use crate::engine::Direction;
 use crate::indexing::{IndexPath, IndexRange, Step};
 
 /// Entries counted to see how many a condition leads to. As many items are looked up faster than a
@@ -26,6 +28,11 @@ const GARBAGE_PER_ITEM: u64 = 8;
 
 /// A condition about shapes is followed if it leads to less than one entry for so many items.
 const ITEMS_PER_SHAPE: u64 = 8;
+
+/// Entries counted between two looks at the signal.
+const ENTRIES_BETWEEN_SIGNALS: u64 = 4096;
+/// To find the first entry of a range takes as long as to count so many.
+const ENTRIES_PER_RANGE: u64 = 16;
 
 /// How items are found.
 #[derive(Clone, Debug)]
@@ -107,6 +114,7 @@ pub(super) fn choose(
 ) -> Result<Access, Interrupt> {
     let index = source.view.index();
     let follow = |number: usize| follow(source, question, number);
+    let probe = Probe { source, go_on, unasked: Cell::new(0) };
     match question.resume {
         Some(Resume::Item(_)) => return Ok(Access::Items),
         Some(Resume::Entry(place)) => {
@@ -131,7 +139,7 @@ pub(super) fn choose(
         if is_only && condition.is_seek() && !is_scoped(source, question) {
             return Ok(Access::Condition(followed));
         }
-        let entries = probe(source, &followed, PROBED_MAX)?;
+        let entries = probe.entries_of(&followed, PROBED_MAX)?;
         let rank = usize::from(!condition.is_seek());
         let is_better = |(known, known_rank, _): &(u64, usize, Followed)| {
             (entries, rank) < (*known, *known_rank)
@@ -146,16 +154,14 @@ pub(super) fn choose(
             Access::Condition(join(source, question, followed))
         }
         best => match (question.query.course(), in_order(), best) {
-            (Course::Sorted, Some(in_order), _)
-                if is_short(source, question, &in_order, go_on)? =>
-            {
+            (Course::Sorted, Some(in_order), _) if is_short(&probe, question, &in_order)? => {
                 Access::Items
             }
             (Course::Sorted, Some(in_order), _) => Access::Order(in_order),
             _ if is_scoped(source, question) => Access::Items,
             (_, _, Some((_, 0, followed))) => Access::Condition(join(source, question, followed)),
             _ => {
-                let mut found = near(source, question)?;
+                let mut found = near(&probe, question)?;
                 if found.is_none() {
                     let conditions = conditions.iter().enumerate();
                     let mut tested = conditions.filter(|(_, condition)| condition.test.is_some());
@@ -169,12 +175,12 @@ pub(super) fn choose(
 
 /// The condition about where shapes are that leads to a small part of all items, if one does: asking each
 /// item where it is costs more than looking some up.
-fn near(source: &Source<'_>, question: &Question<'_>) -> Result<Option<Followed>, Fault> {
-    let entries_max = source.view.state().items() / ITEMS_PER_SHAPE;
+fn near(probe: &Probe<'_>, question: &Question<'_>) -> Result<Option<Followed>, Interrupt> {
+    let entries_max = probe.source.view.state().items() / ITEMS_PER_SHAPE;
     for (number, condition) in question.query.conditions.iter().enumerate() {
         if condition.is_of_space()
-            && let Some(followed) = follow(source, question, number)
-            && probe(source, &followed, entries_max)? < entries_max
+            && let Some(followed) = follow(probe.source, question, number)
+            && probe.entries_of(&followed, entries_max)? < entries_max
         {
             return Ok(Some(followed));
         }
@@ -215,11 +221,11 @@ fn is_scoped(source: &Source<'_>, question: &Question<'_>) -> bool {
 /// the filter leaves. More than a few thousand are not counted, for each page begins with it. Garbage among them
 /// counts for what passing over it costs.
 fn is_short(
-    source: &Source<'_>,
+    probe: &Probe<'_>,
     question: &Question<'_>,
     in_order: &InOrder,
-    go_on: &dyn Fn() -> Result<(), Interrupt>,
 ) -> Result<bool, Interrupt> {
+    let source = probe.source;
     let key = question.scope.key.as_ref();
     let Some(key) = key.filter(|_| is_scoped(source, question)) else { return Ok(false) };
     let rows = u64::try_from(question.limits.rows).unwrap_or(u64::MAX);
@@ -233,14 +239,14 @@ fn is_short(
     {
         seen += 1;
         if seen % PROBED_MAX == 0 {
-            go_on()?;
+            (probe.go_on)()?;
         }
         if item.is_garbage && seen % GARBAGE_PER_ITEM != 0 {
             continue;
         }
         own += 1;
         if own == PROBED_MAX {
-            most = count(source, &in_order.ranges, most)?;
+            most = probe.count(&in_order.ranges, most)?;
         }
     }
     Ok(own < most)
@@ -269,24 +275,49 @@ pub(super) fn follow(
     Some(Followed { number, legs, may_repeat: condition.may_repeat(), joined: Vec::new() })
 }
 
-/// How many entries there are to step over, counted up to so many.
-fn probe(source: &Source<'_>, followed: &Followed, entries_max: u64) -> Result<u64, Fault> {
-    count(source, followed.legs.iter().flat_map(|leg| &leg.ranges), entries_max)
+/// Counts entries, and asks now and then whether to go on with that.
+struct Probe<'a> {
+    source: &'a Source<'a>,
+    go_on: &'a dyn Fn() -> Result<(), Interrupt>,
+    /// Entries counted since it was asked.
+    unasked: Cell<u64>,
 }
 
-fn count<'r>(
-    source: &Source<'_>,
-    ranges: impl IntoIterator<Item = &'r IndexRange>,
-    entries_max: u64,
-) -> Result<u64, Fault> {
-    let mut entries = 0;
-    for range in ranges {
-        let mut cursor = source.view.index_cursor(range, Direction::Forward, None);
-        while entries < entries_max && cursor.next_entry()?.is_some() {
-            entries += 1;
-        }
+impl Probe<'_> {
+    /// How many entries of a condition there are to step over, counted up to so many.
+    fn entries_of(&self, followed: &Followed, entries_max: u64) -> Result<u64, Interrupt> {
+        self.count(followed.legs.iter().flat_map(|leg| &leg.ranges), entries_max)
     }
-    Ok(entries)
+
+    fn count<'r>(
+        &self,
+        ranges: impl IntoIterator<Item = &'r IndexRange>,
+        entries_max: u64,
+    ) -> Result<u64, Interrupt> {
+        let mut entries = 0;
+        for range in ranges {
+            if entries >= entries_max {
+                break;
+            }
+            self.pass(ENTRIES_PER_RANGE)?;
+            let mut cursor = self.source.view.index_cursor(range, Direction::Forward, None);
+            while entries < entries_max && cursor.next_entry()?.is_some() {
+                entries += 1;
+                self.pass(1)?;
+            }
+        }
+        Ok(entries)
+    }
+
+    fn pass(&self, entries: u64) -> Result<(), Interrupt> {
+        let unasked = self.unasked.get() + entries;
+        if unasked < ENTRIES_BETWEEN_SIGNALS {
+            self.unasked.set(unasked);
+            return Ok(());
+        }
+        self.unasked.set(0);
+        (self.go_on)()
+    }
 }
 
 /// The index that has the order of a sorted result, if one has it and every row in it.

@@ -16,7 +16,7 @@ use super::evaluate::Row;
 use super::merge::Position;
 use super::page::{Directions, ItemPlace, Place, SortKey};
 use super::run::Run;
-use super::value::Value;
+use super::value::{Members, Value};
 use crate::codec;
 use crate::ids::ItemNumber;
 use crate::item::ItemKey;
@@ -139,7 +139,7 @@ fn bound(value: &Value, bytes: usize, descends: bool) -> Option<Value> {
             text_behind(start_of(text, bytes)).map_or(Value::Array(Vec::new()), Value::Text)
         }
         (Value::Array(_), false) => Value::Text(String::new()),
-        (Value::Array(_), true) => Value::Object(Vec::new()),
+        (Value::Array(_), true) => Value::Object(Members::default()),
         (Value::Object(_), false) => Value::Array(Vec::new()),
         (Value::Object(_), true) => return None,
         (Value::Undefined | Value::Null | Value::Bool(_) | Value::Number(_), _) => value.clone(),

@@ -21,7 +21,7 @@ use super::needed::Needed;
 use super::op::{Aggregate, Block, Op, ROOT};
 use super::parameters::Parameters;
 use super::parser::parse;
-use super::run::{COMPUTED_BYTES_MAX, COMPUTED_OPERATIONS_MAX, Run};
+use super::run::{COMPUTED_BYTES_MAX, COMPUTED_OPERATIONS_MAX, Run, Tariff};
 use super::value::Value;
 use crate::ids::ItemNumber;
 use crate::indexing::{self, IndexRules};
@@ -126,7 +126,8 @@ impl CompiledQuery {
     /// replica evaluates it while applying; past that it does not hold.
     pub fn keeps(&self, item: &Value) -> bool {
         let moment = Moment::new(Millis(0), Millis(0), 0);
-        let run = Run::with_budget(moment, COMPUTED_OPERATIONS_MAX, COMPUTED_BYTES_MAX);
+        let (operations, bytes) = (COMPUTED_OPERATIONS_MAX, COMPUTED_BYTES_MAX);
+        let run = Run::with_budget(moment, Tariff::Agreed, operations, bytes);
         let mut kept = false;
         self.for_each_row(item, ItemNumber(0), &run, &mut |_| {
             kept = true;

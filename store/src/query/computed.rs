@@ -19,7 +19,7 @@ use super::op::Op;
 use super::parameters::Parameters;
 use super::parser::parse;
 use super::run::Run;
-use super::value::Value;
+use super::value::{Member, Value};
 use crate::ids::ItemNumber;
 use crate::indexing::Step;
 use crate::time::Millis;
@@ -155,12 +155,14 @@ impl ComputedProperties {
         if self.0.is_empty() {
             return item;
         }
-        let computed: Vec<(String, Value)> =
+        let computed: Vec<Member> =
             self.of(&item).into_iter().map(|(name, value)| (name.to_string(), value)).collect();
-        let Value::Object(mut members) = item else { return item };
-        members.retain(|(stored, _)| !computed.iter().any(|(name, _)| name == stored));
-        members.extend(computed.into_iter().filter(|(_, value)| value.is_defined()));
-        Value::Object(members)
+        let Value::Object(members) = item else { return item };
+        let is_hidden = |stored: &str| computed.iter().any(|(name, _)| name == stored);
+        let mut shown: Vec<Member> =
+            members.into_iter().filter(|(stored, _)| !is_hidden(stored)).collect();
+        shown.extend(computed.into_iter().filter(|(_, value)| value.is_defined()));
+        Value::Object(shown.into())
     }
 
     /// What computes the property of this name.

@@ -14,10 +14,11 @@ use super::evaluate::Row;
 use super::functions::Metric;
 use super::functions::spatial::{DISTANCE, INTERSECTS, Region, WITHIN};
 use super::like::LikePattern;
+use super::names::last_of_each;
 use super::op::{Op, ROOT};
 use super::parameters::Parameters;
 use super::run::Run;
-use super::value::{Number, Value};
+use super::value::{Members, Number, Value};
 use crate::ids::ItemNumber;
 use crate::indexing::{IndexPath, IndexRange, Step};
 
@@ -446,7 +447,7 @@ impl Reader<'_> {
             ("IS_NUMBER", [_]) => of_type(Value::Number(Number::Int(0))),
             ("IS_STRING", [_]) => of_type(Value::Text(String::new())),
             ("IS_ARRAY", [_]) => of_type(Value::Array(Vec::new())),
-            ("IS_OBJECT", [_]) => of_type(Value::Object(Vec::new())),
+            ("IS_OBJECT", [_]) => of_type(Value::Object(Members::default())),
             ("STARTSWITH", [path, prefix]) => match self.constant(prefix)? {
                 Value::Text(prefix) => self.leg(path, vec![ValueRange::StartsWith(prefix)]),
                 _ => None,
@@ -543,9 +544,10 @@ impl Reader<'_> {
                 Value::Array(elements.collect::<Option<_>>()?)
             }
             ExprKind::Object(members) => {
-                let member =
-                    |(name, value): &(String, Expr)| Some((name.clone(), self.json(value)?));
-                Value::Object(members.iter().map(member).collect::<Option<_>>()?)
+                let named = members.iter().map(|(name, value)| (name.clone(), value)).collect();
+                let members = last_of_each(named).into_iter();
+                let member = |(name, value)| Some((name, self.json(value)?));
+                Value::Object(members.map(member).collect::<Option<_>>()?)
             }
             _ => return self.constant(expr),
         })

@@ -30,7 +30,7 @@ struct Depths {
 
 impl Depths {
     fn of_block(&mut self, block: &Block) -> u32 {
-        let Block { first_slot, sources, filter, ready: _, grouping, select, distinct: _ } = block;
+        let Block { first_slot, sources, filter, due: _, grouping, select, distinct: _ } = block;
         self.slots.resize(*first_slot, GIVEN);
         for source in sources {
             let depth = match source {

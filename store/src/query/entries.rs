@@ -18,7 +18,8 @@ use crate::keycode::MalformedKey;
 use crate::partition::{EntryRef, IndexEntry};
 use crate::ttl::Life;
 
-/// Dead items that are held to be left out of a count; with more of them the items are counted.
+/// Rows looked at for dead items, which are held to be left out of a count; with more of them the items are
+/// counted, page by page.
 const OVERDUE_MAX: usize = 100_000;
 /// Entries passed over between two looks at the signal.
 const ENTRIES_BETWEEN_SIGNALS: u64 = 4096;
@@ -236,10 +237,11 @@ impl Pager<'_> {
         Ok(dead.map(|dead| items - dead.len() as u64))
     }
 
-    /// The items that are dead and were not swept yet; none if there are too many of them.
+    /// The items that are dead and were not swept yet; none if there is too much to look at for them.
     fn overdue(&self) -> Result<Option<BTreeSet<ItemNumber>>, Interrupt> {
-        let (mut dead, mut doubt) = (BTreeSet::new(), None);
+        let (mut looked_at, mut dead, mut doubt) = (0, BTreeSet::new(), None);
         self.source.view.overdue(self.source.hi, |number, life| {
+            looked_at += 1;
             match life {
                 Life::Alive => {}
                 Life::Dead => {
@@ -247,7 +249,7 @@ impl Pager<'_> {
                 }
                 Life::InDoubt(expiry) => doubt = Some(expiry),
             }
-            if doubt.is_some() || dead.len() > OVERDUE_MAX {
+            if doubt.is_some() || looked_at > OVERDUE_MAX {
                 ControlFlow::Break(())
             } else {
                 ControlFlow::Continue(())
@@ -255,7 +257,7 @@ impl Pager<'_> {
         })?;
         match doubt {
             Some(expiry) => Err(Interrupt::InDoubt(expiry)),
-            None => Ok(Some(dead).filter(|dead| dead.len() <= OVERDUE_MAX)),
+            None => Ok(Some(dead).filter(|_| looked_at <= OVERDUE_MAX)),
         }
     }
 }

@@ -460,7 +460,7 @@ mod tests {
     fn sums(query: &CompiledQuery, text: &str) -> Accumulators {
         let (mut sums, run) =
             (query.accumulators(), Run::new(Moment::new(Millis(0), Millis(0), 0)));
-        let item = Value::Object(vec![("t".to_string(), text.into())]);
+        let item = Value::Object(vec![("t".to_string(), text.into())].into());
         query.for_each_row(&item, crate::ids::ItemNumber(0), &run, &mut |row| {
             query.accumulate(&mut sums, row, &run);
             std::ops::ControlFlow::Continue(())

@@ -70,7 +70,7 @@ pub use run::{
     OPERATIONS_MAX, Run,
 };
 pub use select::Selected;
-pub use value::{Number, Value};
+pub use value::{Member, Members, Number, Value};
 
 /// Longest query text, in bytes.
 pub const QUERY_BYTES_MAX: usize = 512 << 10;

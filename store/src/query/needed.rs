@@ -10,7 +10,7 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess,
 
 use super::compiled::SortOrder;
 use super::op::{Block, Op, Path, ROOT, Source, Step};
-use super::value::{Builder, Value};
+use super::value::{Builder, Member, Value, all_members};
 use crate::ids::{ContainerNumber, ResourceId};
 use crate::item::Stamp;
 
@@ -127,10 +127,7 @@ impl Value {
     /// Reads of JSON what is needed. Members that are not needed are missing; an array of which
     /// only members would be needed, and which has none, is empty.
     pub fn read(json: &[u8], needed: &Needed) -> Result<Value, serde_json::Error> {
-        let mut deserializer = serde_json::Deserializer::from_slice(json);
-        let value = Reading(needed).deserialize(&mut deserializer)?;
-        deserializer.end()?;
-        Ok(value)
+        Reading { needed, complete: &|_| {} }.of(json)
     }
 
     /// Reads of a stored item what is needed, system properties included.
@@ -140,17 +137,15 @@ impl Value {
         container: ContainerNumber,
         needed: &Needed,
     ) -> Result<Value, serde_json::Error> {
-        let mut value = Self::read(body, needed)?;
-        if let Value::Object(members) = &mut value {
-            add_system_properties(members, stamp, container, needed);
-        }
-        Ok(value)
+        let complete =
+            |members: &mut Vec<Member>| add_system_properties(members, stamp, container, needed);
+        Reading { needed, complete: &complete }.of(body)
     }
 }
 
 /// Adds what `item::client_json` splices in, in the same order.
 fn add_system_properties(
-    members: &mut Vec<(String, Value)>,
+    members: &mut Vec<Member>,
     stamp: &Stamp,
     container: ContainerNumber,
     needed: &Needed,
@@ -174,17 +169,26 @@ fn add_system_properties(
 }
 
 /// Reads one value, as far as it is needed.
-struct Reading<'n>(&'n Needed);
+struct Reading<'n> {
+    needed: &'n Needed,
+    /// Adds what is missing among its members, if it has any.
+    complete: &'n dyn Fn(&mut Vec<Member>),
+}
+
+impl Reading<'_> {
+    fn of(self, json: &[u8]) -> Result<Value, serde_json::Error> {
+        let mut deserializer = serde_json::Deserializer::from_slice(json);
+        let value = self.deserialize(&mut deserializer)?;
+        deserializer.end()?;
+        Ok(value)
+    }
+}
 
 impl<'de> DeserializeSeed<'de> for Reading<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        if self.0.whole {
-            deserializer.deserialize_any(Builder)
-        } else {
-            deserializer.deserialize_any(self)
-        }
+        deserializer.deserialize_any(self)
     }
 }
 
@@ -220,24 +224,41 @@ impl<'de> Visitor<'de> for Reading<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
+        if self.needed.whole {
+            return Builder.visit_seq(seq);
+        }
         while seq.next_element::<IgnoredAny>()?.is_some() {}
         Ok(Value::Array(Vec::new()))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
-        let mut members = Vec::with_capacity(self.0.members.len());
-        while let Some(found) = map.next_key_seed(Name(self.0))? {
-            match found {
-                Some((name, needed)) => {
-                    members.push((name.clone(), map.next_value_seed(Reading(needed))?));
-                }
-                None => {
-                    map.next_value::<IgnoredAny>()?;
-                }
+        let mut members = if self.needed.whole {
+            all_members(&mut map)?
+        } else {
+            needed_members(&mut map, self.needed)?
+        };
+        (self.complete)(&mut members);
+        Ok(Value::Object(members.into()))
+    }
+}
+
+fn needed_members<'de, A: MapAccess<'de>>(
+    map: &mut A,
+    needed: &Needed,
+) -> Result<Vec<Member>, A::Error> {
+    let mut members = Vec::with_capacity(needed.members.len());
+    while let Some(found) = map.next_key_seed(Name(needed))? {
+        match found {
+            Some((name, needed)) => {
+                let value = map.next_value_seed(Reading { needed, complete: &|_| {} })?;
+                members.push((name.clone(), value));
+            }
+            None => {
+                map.next_value::<IgnoredAny>()?;
             }
         }
-        Ok(Value::Object(members))
     }
+    Ok(members)
 }
 
 /// Reads a member's name, and tells if it is one of those that are needed.

@@ -112,8 +112,9 @@ pub(super) struct Block {
     pub(super) sources: Vec<Source>,
     /// What a row must satisfy.
     pub(super) filter: Option<Op>,
-    /// After how many sources each operand of the filter's AND can be evaluated.
-    pub(super) ready: Vec<usize>,
+    /// For each number of sources that were joined, which operands of the filter's AND can be
+    /// evaluated then, and could not before.
+    pub(super) due: Vec<Vec<usize>>,
     /// How rows are brought together.
     pub(super) grouping: Option<Grouping>,
     /// What is made of a row, or of a group.
@@ -253,7 +254,7 @@ impl Op {
 impl Block {
     /// Shows every expression of the block.
     pub(super) fn visit<'o>(&'o self, see: &mut dyn FnMut(&'o Op)) {
-        let Self { first_slot: _, sources, filter, ready: _, grouping, select, distinct: _ } = self;
+        let Self { first_slot: _, sources, filter, due: _, grouping, select, distinct: _ } = self;
         for source in sources {
             match source {
                 Source::One(op) | Source::Elements(op) => op.visit(see),

@@ -57,11 +57,22 @@ impl<'r> Toll<'r> {
     }
 }
 
+/// What is counted of work, and of values that are built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tariff {
+    /// What replicas agreed on. They compute conditions of patches and computed properties each by
+    /// itself, in whatever version, and must come to the same: it never changes.
+    Agreed,
+    /// Also what that leaves out: the places of values in memory, and work that was found later.
+    Actual,
+}
+
 /// The moment and the budget of a run.
 #[derive(Debug)]
 pub struct Run {
     /// What functions of time and chance compute from.
     pub moment: Moment,
+    tariff: Cell<Tariff>,
     /// What each item may spend.
     budget: (u64, usize),
     /// False if that is for all of them together.
@@ -85,7 +96,7 @@ pub(super) enum Limit {
 impl Run {
     /// A run at a moment.
     pub fn new(moment: Moment) -> Self {
-        Self::with_budget(moment, OPERATIONS_MAX, BUILT_BYTES_MAX)
+        Self::with_budget(moment, Tariff::Actual, OPERATIONS_MAX, BUILT_BYTES_MAX)
     }
 
     /// A run with one budget for all it does: for what is done at once, and not in a thread of its
@@ -96,15 +107,20 @@ impl Run {
 
     /// A run in which an item may cause no more than a simple filter does.
     pub fn brief(moment: Moment) -> Self {
-        Self::with_budget(moment, BRIEF_OPERATIONS_MAX, BRIEF_BYTES_MAX)
+        Self::with_budget(moment, Tariff::Actual, BRIEF_OPERATIONS_MAX, BRIEF_BYTES_MAX)
     }
 
-    /// A run with less to spend.
-    pub(super) fn with_budget(moment: Moment, operations: u64, bytes: usize) -> Self {
+    /// A run with so much to spend.
+    pub(super) fn with_budget(
+        moment: Moment,
+        tariff: Tariff,
+        operations: u64,
+        bytes: usize,
+    ) -> Self {
         let budget = (operations, bytes);
         let (operations, bytes) = (Cell::new(operations), Cell::new(bytes));
-        let (spent, over) = (Cell::new(0), Cell::new(None));
-        Self { moment, budget, refills: true, operations, spent, bytes, over }
+        let (tariff, spent, over) = (Cell::new(tariff), Cell::new(0), Cell::new(None));
+        Self { moment, tariff, budget, refills: true, operations, spent, bytes, over }
     }
 
     /// Gives the next item, or group, a budget of its own.
@@ -182,17 +198,43 @@ impl Run {
         }
     }
 
+    /// Pays for operations that the agreed tariff leaves out; false past the limit.
+    pub(super) fn spend_beside(&self, operations: impl FnOnce() -> u64) -> bool {
+        match self.tariff.get() {
+            Tariff::Agreed => true,
+            Tariff::Actual => self.spend(operations()),
+        }
+    }
+
+    /// Pays for bytes of a value that the agreed tariff leaves out; false past the limit.
+    pub(super) fn build_beside(&self, bytes: usize) -> bool {
+        match self.tariff.get() {
+            Tariff::Agreed => true,
+            Tariff::Actual => self.build(bytes),
+        }
+    }
+
+    /// Pays for a value; false past the limit.
+    pub(super) fn build_value(&self, value: &Value) -> bool {
+        self.build(match self.tariff.get() {
+            Tariff::Agreed => value.size(),
+            Tariff::Actual => value.held(),
+        })
+    }
+
     /// What a computed property is, within a budget of its own: whatever else the query does with the
     /// item, it comes to the same.
     pub(super) fn compute<'v>(&self, evaluate: impl FnOnce() -> Cow<'v, Value>) -> Cow<'v, Value> {
         if self.is_over() {
             return Cow::Owned(Value::Undefined);
         }
+        let tariff = self.tariff.replace(Tariff::Agreed);
         let (operations, bytes) = (self.operations.get(), self.bytes.get());
         let own = (operations.min(COMPUTED_OPERATIONS_MAX), bytes.min(COMPUTED_BYTES_MAX));
         self.operations.set(own.0);
         self.bytes.set(own.1);
         let value = evaluate();
+        self.tariff.set(tariff);
         self.operations.set(operations - (own.0 - self.operations.get()));
         self.bytes.set(bytes - (own.1 - self.bytes.get()));
         match self.over.get() {
@@ -206,11 +248,16 @@ impl Run {
         Cow::Owned(Value::Undefined)
     }
 
+    /// A value whose parts were paid for, in places that are paid for, too.
+    pub(super) fn placed(&self, value: Value) -> Value {
+        if self.build_beside(value.places()) { value } else { Value::Undefined }
+    }
+
     /// A value of our own; what has to be copied is paid for.
     pub(super) fn own(&self, value: Cow<'_, Value>) -> Value {
         match value {
             Cow::Owned(value) => value,
-            Cow::Borrowed(value) if self.build(value.size()) => value.clone(),
+            Cow::Borrowed(value) if self.build_value(value) => value.clone(),
             Cow::Borrowed(_) => Value::Undefined,
         }
     }

@@ -1,7 +1,6 @@
 //! Values of the query language: JSON, and undefined.
 
 use std::cmp::Ordering;
-use std::collections::HashMap;
 use std::fmt;
 
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess};
@@ -11,11 +10,14 @@ use crate::indexing::hash;
 use crate::json::{Scalar, write_f64, write_text};
 
 mod bytes;
+mod members;
+mod size;
 
 /// How deep a value nests at most.
 pub(super) use bytes::DEPTH_MAX;
 /// For `#[serde(with = "as_bytes")]`.
 pub(super) use bytes::serde_form as as_bytes;
+pub use members::{Member, Members};
 
 /// A number: exact while it is an integer of 64 bits, a double otherwise.
 #[derive(Clone, Copy, Debug)]
@@ -42,8 +44,8 @@ pub enum Value {
     Text(String),
     /// An array; its elements are defined.
     Array(Vec<Value>),
-    /// An object in stored order; its members are defined.
-    Object(Vec<(String, Value)>),
+    /// An object; its members are defined.
+    Object(Members),
 }
 
 impl Number {
@@ -144,9 +146,7 @@ impl Value {
     pub fn member(&self, name: &str) -> &Value {
         const UNDEFINED: &Value = &Value::Undefined;
         match self {
-            Value::Object(members) => {
-                members.iter().find(|(key, _)| key == name).map_or(UNDEFINED, |(_, value)| value)
-            }
+            Value::Object(members) => members.named(name).unwrap_or(UNDEFINED),
             Value::Undefined
             | Value::Null
             | Value::Bool(_)
@@ -182,8 +182,7 @@ impl Value {
     pub(super) fn into_step(self, step: &Step) -> Value {
         match (self, step) {
             (Value::Object(members), Step::Name(name)) => {
-                let found = members.into_iter().find(|(key, _)| key == name);
-                found.map_or(Value::Undefined, |(_, value)| value)
+                members.into_named(name).unwrap_or_default()
             }
             (Value::Array(mut elements), Step::Index(index)) if *index < elements.len() => {
                 elements.swap_remove(*index)
@@ -223,12 +222,11 @@ impl Value {
                     && a.iter().zip(b).all(|(a, b)| a.equals_for(b, pay))
             }
             (Value::Object(a), Value::Object(b)) => {
-                a.len() == b.len() && pay(Names::length(b)) && {
-                    let names = Names::of(b);
-                    a.iter().all(|(name, value)| {
-                        names.get(name).is_some_and(|found| value.equals_for(found, pay))
+                a.len() == b.len()
+                    && pay(b.search_length())
+                    && a.iter().all(|(name, value)| {
+                        b.named(name).is_some_and(|found| value.equals_for(found, pay))
                     })
-                }
             }
             _ => false,
         }
@@ -248,7 +246,7 @@ impl Value {
                 hash::of_array(&elements)
             }
             Value::Object(members) => {
-                let member = |(name, value): &(String, Value)| {
+                let member = |(name, value): &Member| {
                     (hash::of_bytes(name.as_bytes()), value.content_hash())
                 };
                 hash::of_object(members.iter().map(member).collect())
@@ -316,19 +314,6 @@ impl Value {
         }
     }
 
-    /// About how many bytes the value takes as JSON.
-    pub fn size(&self) -> usize {
-        match self {
-            Value::Undefined | Value::Null | Value::Bool(_) | Value::Number(_) => 8,
-            Value::Text(text) => text.len(),
-            Value::Array(elements) => 2 + elements.iter().map(|one| 1 + one.size()).sum::<usize>(),
-            Value::Object(members) => {
-                let member = |(name, value): &(String, Value)| 4 + name.len() + value.size();
-                2 + members.iter().map(member).sum::<usize>()
-            }
-        }
-    }
-
     /// The value as JSON.
     pub fn to_json(&self) -> Vec<u8> {
         let mut out = Vec::new();
@@ -339,40 +324,6 @@ impl Value {
     /// Reads JSON.
     pub fn from_json(bytes: &[u8]) -> Result<Value, serde_json::Error> {
         serde_json::from_slice(bytes)
-    }
-}
-
-/// Finds members by name: a few one by one, many by a map.
-pub(super) enum Names<'a> {
-    Few(&'a [(String, Value)]),
-    Many(HashMap<&'a str, &'a Value>),
-}
-
-/// Up to so many members are compared one by one; beyond that a map is faster.
-const FEW_MEMBERS: usize = 24;
-/// To find a member takes about as long as to go over so many bytes.
-const MEMBER_LENGTH: usize = 16;
-
-impl<'a> Names<'a> {
-    pub(super) fn of(members: &'a [(String, Value)]) -> Self {
-        if members.len() <= FEW_MEMBERS {
-            return Names::Few(members);
-        }
-        Names::Many(members.iter().map(|(name, value)| (name.as_str(), value)).collect())
-    }
-
-    /// As many bytes as it takes to find each of the members.
-    fn length(members: &[(String, Value)]) -> usize {
-        members.iter().map(|(name, _)| name.len() + MEMBER_LENGTH).sum()
-    }
-
-    pub(super) fn get(&self, name: &str) -> Option<&'a Value> {
-        match self {
-            Names::Few(members) => {
-                members.iter().find(|(known, _)| known == name).map(|(_, value)| value)
-            }
-            Names::Many(members) => members.get(name).copied(),
-        }
     }
 }
 
@@ -493,10 +444,15 @@ impl<'de> de::Visitor<'de> for Builder {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
-        let mut members = Vec::new();
-        while let Some(member) = map.next_entry()? {
-            members.push(member);
-        }
-        Ok(Value::Object(members))
+        Ok(Value::Object(all_members(&mut map)?.into()))
     }
+}
+
+/// Builds all there is in an object.
+pub(super) fn all_members<'de, A: MapAccess<'de>>(map: &mut A) -> Result<Vec<Member>, A::Error> {
+    let mut members = Vec::new();
+    while let Some(member) = map.next_entry()? {
+        members.push(member);
+    }
+    Ok(members)
 }

@@ -178,3 +178,25 @@ fn a_page_that_pauses_loses_nothing_and_one_that_cannot_goes_on() {
         }
     }
 }
+
+#[test]
+fn ways_are_not_compared_unasked_and_no_farther_than_needed() {
+    let items: Vec<Value> = (0..1000).map(|n| json!({ "a": 0, "b": 0, "n": n })).collect();
+    let world = World::new(&json!({}), &items, 1);
+    let asked = Cell::new(0);
+    let asks = |values: std::ops::Range<usize>, signal| {
+        let list = values.map(|n| n.to_string()).collect::<Vec<_>>().join(",");
+        let query = format!("SELECT VALUE c.n FROM c WHERE c.a IN ({list}) AND c.b IN ({list})");
+        let signal = || {
+            asked.set(asked.get() + 1);
+            signal
+        };
+        let page = world.told_page(&query, None, PageLimits { rows: 1, ..EVERYTHING }, &signal);
+        (asked.take(), page)
+    };
+    let (_, page) = asks(1..1000, Signal::Stop);
+    assert!(matches!(page, Err(Halt::Stopped)), "a thousand ranges without entries: {page:?}");
+    let (asked, page) = asks(0..1000, Signal::Go);
+    assert_eq!(asked, 0, "the first range has as many entries as are counted");
+    assert!(matches!(page.expect("a page").harvest, Harvest::Rows(rows) if rows.len() == 1));
+}

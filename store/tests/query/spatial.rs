@@ -100,6 +100,22 @@ fn a_spatial_index_serves_its_paths() {
     }
 }
 
+#[test]
+fn of_a_shape_with_repeated_names_the_last_count() {
+    let items = [json!({ "at": point(0.0, 0.0) }), json!({ "at": point(10.0, 10.0) })];
+    let world = World::in_space(Metric::Geography, &policy("/at/?"), &items);
+    let unindexed = World::unindexed_in_space(Metric::Geography, &policy("/at/?"), &items);
+    for here in [
+        r#"{"type": "Point", "coordinates": [0, 0], "coordinates": [10, 10]}"#,
+        r#"{"type": c.none, "coordinates": [10, 10], "type": "Point"}"#,
+    ] {
+        let query = format!("SELECT VALUE c.id FROM c WHERE ST_DISTANCE(c.at, {here}) < 100");
+        assert_eq!(world.first_page(&query).followed, ["/at/?"]);
+        assert_eq!(world.rows(&query), ["\"i1\""]);
+        assert_eq!(unindexed.rows(&query), ["\"i1\""]);
+    }
+}
+
 /// Coordinates, more often than not near others, near poles or the date line.
 fn place(metric: Metric) -> BoxedStrategy<(f64, f64)> {
     let near = prop_oneof![

@@ -101,7 +101,7 @@ fn what_json_cannot_say_is_sent_as_well() {
 fn lists_are_limited_also_when_merged() {
     let query = query("SELECT MAKELIST(c.v) AS l FROM c");
     let text = "x".repeat(GATHERED_BYTES_MAX / 2);
-    let item = Value::Object(vec![("v".to_string(), Value::Text(text))]);
+    let item = Value::Object(vec![("v".to_string(), Value::Text(text))].into());
     let one = sums(&query, std::slice::from_ref(&item));
     let two = sums(&query, &[item.clone(), item.clone()]);
     let mut three = one.clone();
@@ -124,7 +124,7 @@ fn what_is_gathered_counts_by_its_place_in_memory_and_together() {
         query.finish(&[], &sums(&query, items), &run);
         run.exceeded().map(|error| error.to_string())
     };
-    let item = |text: &str| Value::Object(vec![("v".to_string(), text.into())]);
+    let item = |text: &str| Value::Object(vec![("v".to_string(), text.into())].into());
     let empty = vec![item(""); GATHERED_BYTES_MAX / size_of::<Value>() + 1];
     let large = vec![item(&"x".repeat(300_000)); 2];
     for (text, items) in [
@@ -143,7 +143,7 @@ fn the_texts_that_aggregates_keep_are_limited_together() {
     let text = vec!["MAX(c.v)"; 20].join(", ");
     let query = query(&format!("SELECT {text} FROM c"));
     let (mut sums, run) = (query.accumulators(), run());
-    let item = Value::Object(vec![("v".to_string(), "x".repeat(1 << 20).into())]);
+    let item = Value::Object(vec![("v".to_string(), "x".repeat(1 << 20).into())].into());
     query.for_each_row(&item, ItemNumber(0), &run, &mut |row| {
         query.accumulate(&mut sums, row, &run);
         std::ops::ControlFlow::Continue(())

@@ -234,7 +234,7 @@ proptest! {
         let text = format!("SELECT * FROM c WHERE {condition}");
         let members = [("a", &a), ("b", &b), ("n", &n)];
         let members = members.map(|(name, value)| (name.to_string(), value.clone()));
-        let item = Value::Object(members.to_vec());
+        let item = Value::Object(members.into_iter().collect());
         let query = crate::query::CompiledQuery::condition(
             &format!("FROM c WHERE {condition}"),
             Metric::default(),

@@ -1,5 +1,7 @@
 //! The clauses of a query or subquery.
 
+use std::ops::Range;
+
 use super::super::ast::{Query, Select, SubqueryKind, UnaryOp};
 use super::super::compiled::SortOrder;
 use super::super::error::{QueryError, Span};
@@ -106,7 +108,7 @@ impl<'q> Compiler<'q> {
 
         let sources = self.sources(query);
         let filter = self.filter(query, condition);
-        let ready = filter.as_ref().map_or(Vec::new(), |filter| ready(filter, slots, self.slots));
+        let due = due(filter.as_ref(), slots..self.slots);
         let star = self.star(query, names);
         let grouping = self.grouping(query);
         order(self, grouping.is_some());
@@ -124,7 +126,7 @@ impl<'q> Compiler<'q> {
         self.slots = slots;
         self.names.truncate(names);
         let distinct = query.distinct.is_some();
-        Block { first_slot: slots, sources, filter, ready, grouping, select, distinct }
+        Block { first_slot: slots, sources, filter, due, grouping, select, distinct }
     }
 
     fn filter(&mut self, query: &'q Query, condition: Condition) -> Option<Op> {
@@ -157,7 +159,12 @@ impl<'q> Compiler<'q> {
     }
 }
 
-/// After how many sources each operand of a filter's AND can be evaluated.
-fn ready(filter: &Op, before: usize, slots: usize) -> Vec<usize> {
-    filter.conjuncts().iter().map(|operand| operand.reach(slots).saturating_sub(before)).collect()
+/// Which operands of a filter's AND can be evaluated first behind no source, behind the first of those
+/// that fill these slots, and so on.
+fn due(filter: Option<&Op>, slots: Range<usize>) -> Vec<Vec<usize>> {
+    let mut due = vec![Vec::new(); slots.len() + 1];
+    for (number, operand) in filter.map_or(&[][..], Op::conjuncts).iter().enumerate() {
+        due[operand.reach(slots.end).saturating_sub(slots.start)].push(number);
+    }
+    due
 }

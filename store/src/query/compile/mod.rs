@@ -31,7 +31,7 @@ use super::names::{last_of_each, select_names};
 use super::needed::Needed;
 use super::op::{Block, Op, Projection};
 use super::parameters::Parameters;
-use super::run::Run;
+use super::run::{Run, Tariff};
 use super::value::{DEPTH_MAX, Value};
 use crate::indexing::IndexRules;
 use crate::time::Millis;
@@ -42,9 +42,13 @@ pub const JOINS_MAX: usize = 10;
 pub const USER_DEFINED_CALLS_MAX: usize = 10;
 /// Nodes of expressions that are compared with the keys of GROUP BY.
 const COMPARISONS_MAX: u64 = 1_000_000;
-/// Operations and bytes that computing constants in advance may take: a query text could ask for far
-/// more, and is compiled once for each page.
-const FOLDING: (u64, usize) = (100_000, 256 << 10);
+/// Operations that computing constants in advance may take: a query text could ask for far more, and
+/// is compiled once for each page.
+const FOLDING_OPERATIONS_MAX: u64 = 100_000;
+/// Bytes of values that it may build, as replicas agreed to count them.
+const FOLDING_BYTES_MAX: usize = 256 << 10;
+/// The same as memory holds them: up to eight times as many.
+const FOLDING_HELD_BYTES_MAX: usize = 2 << 20;
 /// Operations that compiling constant patterns may take: of a dozen of the largest, which hold as many
 /// MiB. What is beyond that is compiled when it is called.
 const PATTERN_OPERATIONS_MAX: u64 = 1_000_000;
@@ -169,6 +173,11 @@ pub(super) fn compile_over_item<'q>(
 impl<'q> Compiler<'q> {
     fn new(text: &'q str, setting: &Setting<'q>) -> Self {
         let moment = Moment::new(Millis(0), Millis(0), 0);
+        let (tariff, bytes) = match setting.purity {
+            Purity::Any => (Tariff::Actual, FOLDING_HELD_BYTES_MAX),
+            // What is computed in advance is not paid for later: on that, too, replicas agree.
+            Purity::Pure => (Tariff::Agreed, FOLDING_BYTES_MAX),
+        };
         Self {
             text,
             parameters: setting.parameters,
@@ -182,7 +191,7 @@ impl<'q> Compiler<'q> {
             joins: 0,
             user_defined_calls: 0,
             grouped_subquery: None,
-            folding: Run::with_budget(moment, FOLDING.0, FOLDING.1),
+            folding: Run::with_budget(moment, tariff, FOLDING_OPERATIONS_MAX, bytes),
             pattern_operations: PATTERN_OPERATIONS_MAX,
             copied_bytes: COPIED_BYTES_MAX,
             comparisons: COMPARISONS_MAX,

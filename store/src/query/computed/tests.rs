@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::query::CompiledQuery;
 
 fn parse(name: &str, query: &str) -> Result<ComputedProperties, InvalidComputed> {
     ComputedProperties::parse(Some(&json!([{ "name": name, "query": query }])))
@@ -131,4 +132,26 @@ fn an_item_gives_a_value_for_each() {
     assert_eq!(shown[0], "sum=Number(Float(3.0))");
     assert_eq!(shown[1], "none=Undefined");
     assert_eq!(shown[2], r#"z=Object([("was", Number(Int(1)))])"#);
+}
+
+#[test]
+fn a_query_computes_a_property_at_the_cost_that_indexes_were_built_at() {
+    let computed = parse("twice", "SELECT VALUE ARRAY_CONCAT(c.a, c.a) FROM c").unwrap();
+    let item = format!(r#"{{"a":[{}]}}"#, vec!["[]"; 400_000].join(","));
+    let item = Value::from_json(item.as_bytes()).unwrap();
+    // In memory it is more than a property may build.
+    let [(_, Value::Array(twice))] = &computed.of(&item)[..] else { panic!("it is defined") };
+    assert_eq!(twice.len(), 800_000);
+    let index = crate::indexing::complete(None).unwrap();
+    let index = crate::indexing::IndexRules::new(&index).unwrap();
+    let select = |expr: &str| {
+        let text = format!("SELECT VALUE {expr} FROM c");
+        let query = CompiledQuery::new(&text, &Parameters::default(), &index, &computed).unwrap();
+        let run = Run::new(Moment::new(Millis(0), Millis(0), 0));
+        query.select(std::iter::once((ItemNumber(0), item.clone())), &run)
+    };
+    let length = select("ARRAY_LENGTH(c.twice)").unwrap().remove(0).value;
+    assert!(length.equals(&Value::from(800_000_i64)));
+    let refused = select("[ARRAY_LENGTH(c.twice), c.a, c.a, c.a]").unwrap_err().to_string();
+    assert!(refused.contains("bytes of values"), "{refused}");
 }

@@ -102,8 +102,7 @@ impl Block {
     fn admits(&self, joined: usize, row: &Row<'_>, run: &Run) -> bool {
         let Some(filter) = &self.filter else { return true };
         let operands = filter.conjuncts();
-        let mut now = operands.iter().zip(&self.ready).filter(|(_, ready)| **ready == joined);
-        now.all(|(operand, _)| operand.evaluate(row, run).is_true())
+        self.due[joined].iter().all(|number| operands[*number].evaluate(row, run).is_true())
     }
 
     /// Shows each result.
@@ -114,7 +113,9 @@ impl Block {
         let mut seen = BTreeSet::new();
         self.all_results(row, run, &mut |value| {
             let key = value.key();
-            if run.build(key.len()) && seen.insert(key) { each(value) } else { Continue(()) }
+            let place = size_of_val(&key);
+            let is_new = run.build(key.len()) && seen.insert(key) && run.build_beside(place);
+            if is_new { each(value) } else { Continue(()) }
         })
     }
 
@@ -147,9 +148,11 @@ impl Block {
             let name: Vec<u8> = keys.iter().flat_map(Value::key).collect();
             let next = groups.len();
             let bytes = name.len() + size_of::<Group>() + grouping.accumulators_size();
+            let bytes_beside = size_of_val(&name) + size_of_val(keys.as_slice());
             let at = *known.entry(name).or_insert(next);
             if at == next {
                 run.build(bytes);
+                run.build_beside(bytes_beside);
                 groups.push((keys, Accumulators::new(&grouping.aggregates)));
             }
             grouping.add(&mut groups[at].1, row, run);
@@ -192,8 +195,10 @@ impl Block {
     pub(super) fn array(&self, row: &Row<'_>, run: &Run) -> Value {
         let mut values = Vec::new();
         let _ = self.results(row, run, &mut |value| {
+            let bytes_beside = self.select.places(&value);
             values.push(value);
-            if run.build(size_of::<Value>()) { Continue(()) } else { Break(()) }
+            let is_paid = run.build(size_of::<Value>()) && run.build_beside(bytes_beside);
+            if is_paid { Continue(()) } else { Break(()) }
         });
         Value::Array(values)
     }
@@ -226,6 +231,14 @@ impl Projection {
         match self {
             Projection::Value(op) => Some(run.own(op.evaluate(row, run))).filter(Value::is_defined),
             Projection::List(list) => Some(super::object(list, row, run)),
+        }
+    }
+
+    /// Bytes that a result takes which were not paid for: most results are not kept for long.
+    fn places(&self, result: &Value) -> usize {
+        match self {
+            Projection::Value(_) => 0,
+            Projection::List(_) => result.places(),
         }
     }
 }

@@ -65,8 +65,8 @@ impl Op {
             }
             Op::Call(function, args) => Cow::Owned(call(function, args, row, run)),
             Op::DocumentId => Cow::Owned(Value::count(row.number().count())),
-            Op::Array(elements) => Cow::Owned(array(elements, row, run)),
-            Op::Object(members) => Cow::Owned(object(members, row, run)),
+            Op::Array(elements) => Cow::Owned(run.placed(array(elements, row, run))),
+            Op::Object(members) => Cow::Owned(run.placed(object(members, row, run))),
             Op::Subquery(to, block) => Cow::Owned(subquery(*to, block, row, run)),
         }
     }
@@ -166,11 +166,11 @@ fn call(function: &'static Function, args: &[Op], row: &Row<'_>, run: &Run) -> V
 }
 
 fn called(function: &'static Function, args: &[Cow<'_, Value>], run: &Run) -> Value {
-    if !run.spend((function.cost)(args)) {
+    if !run.spend((function.cost)(args)) || !run.spend_beside(|| (function.cost_beside)(args)) {
         return Value::Undefined;
     }
     let result = (function.body)(args, &run.moment);
-    if run.build(result.size()) { result } else { Value::Undefined }
+    if run.build_value(&result) { result } else { Value::Undefined }
 }
 
 fn array(elements: &[Op], row: &Row<'_>, run: &Run) -> Value {
@@ -186,7 +186,7 @@ fn object(members: &[(String, Op)], row: &Row<'_>, run: &Run) -> Value {
             object.push((name.clone(), value));
         }
     }
-    Value::Object(object)
+    Value::Object(object.into())
 }
 
 fn subquery(to: RowsTo, block: &Block, row: &Row<'_>, run: &Run) -> Value {

@@ -2,7 +2,7 @@
 
 use super::call::{Argument, Whole, call};
 use super::{Args, Function, Moment, RESULT_BYTES_MAX, conditions, cost};
-use crate::query::value::{Names, Number, Value};
+use crate::query::value::{Member, Number, Value};
 
 pub(super) const FUNCTIONS: &[Function] = &[
     Function::variadic("ARRAY_CONCAT", 2, concat).at(cost::whole),
@@ -80,10 +80,10 @@ fn each_contained<'a>(args: &'a Args<'a>) -> impl Iterator<Item = Option<bool>> 
 fn part_matches(sought: &Value, found: &Value) -> bool {
     match (sought, found) {
         (Value::Object(sought), Value::Object(found)) => {
-            let found = Names::of(found);
-            sought
-                .iter()
-                .all(|(name, part)| found.get(name).is_some_and(|found| part_matches(part, found)))
+            let is_part = |(name, part): &Member| {
+                found.named(name).is_some_and(|found| part_matches(part, found))
+            };
+            sought.iter().all(is_part)
         }
         (Value::Array(sought), Value::Array(found)) => {
             sought.len() == found.len()

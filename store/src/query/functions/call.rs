@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::slice::Iter;
 
 use super::Args;
-use crate::query::value::{Number, Value};
+use crate::query::value::{Members, Number, Value};
 
 /// Computes with the arguments as the body wants them; undefined if one of them is not so.
 pub(super) fn call<'a, P: Argument<'a>, R: Into<Value>>(
@@ -24,10 +24,6 @@ pub(super) trait Argument<'a>: Sized {
 /// is past everything anyway.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Whole(pub(super) i64);
-
-/// The members of an object.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Members<'a>(pub(super) &'a [(String, Value)]);
 
 impl Whole {
     /// The number as a count: nothing if it is negative.
@@ -96,10 +92,10 @@ impl<'a> Argument<'a> for &'a [Value] {
     }
 }
 
-impl<'a> Argument<'a> for Members<'a> {
+impl<'a> Argument<'a> for &'a Members {
     fn take(rest: &mut Iter<'a, Cow<'a, Value>>) -> Option<Self> {
         let Value::Object(members) = &**rest.next()? else { return None };
-        Some(Members(members))
+        Some(members)
     }
 }
 

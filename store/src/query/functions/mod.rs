@@ -90,20 +90,31 @@ pub struct Function {
     pub body: Body,
     /// What a call costs.
     pub cost: Cost,
+    /// What it costs beside, where replicas need not agree (`Tariff::Actual`).
+    pub cost_beside: Cost,
 }
 
 impl Function {
     const fn new(name: &'static str, least: usize, most: usize, body: Body) -> Self {
-        Self { name, arity: Arity { least, most: Some(most) }, body, cost: cost::surface }
+        Self::taking(Arity { least, most: Some(most) }, name, body)
     }
 
     const fn variadic(name: &'static str, least: usize, body: Body) -> Self {
-        Self { name, arity: Arity { least, most: None }, body, cost: cost::surface }
+        Self::taking(Arity { least, most: None }, name, body)
+    }
+
+    const fn taking(arity: Arity, name: &'static str, body: Body) -> Self {
+        Self { name, arity, body, cost: cost::surface, cost_beside: cost::nothing }
     }
 
     /// The same, at another cost than going over each argument once and no deeper.
     const fn at(self, cost: Cost) -> Self {
         Self { cost, ..self }
+    }
+
+    /// The same, at a cost beside.
+    const fn beside(self, cost_beside: Cost) -> Self {
+        Self { cost_beside, ..self }
     }
 
     /// False where the last digit may differ between processors, so that replicas must not decide

@@ -1,20 +1,20 @@
 //! Functions of objects.
 
-use super::call::{Members, call};
+use super::call::call;
 use super::{Args, Function, Moment, RESULT_BYTES_MAX, cost};
-use crate::query::value::Value;
+use crate::query::value::{Members, Value};
 
 pub(super) const FUNCTIONS: &[Function] =
     &[Function::new("OBJECTTOARRAY", 1, 3, to_array).at(cost::whole)];
 
 /// An object for each member, of its name and its value, in stored order.
 fn to_array(args: &Args<'_>, _: &Moment) -> Value {
-    call(args, |(object, name, value): (Members<'_>, Option<&str>, Option<&str>)| {
+    call(args, |(object, name, value): (&Members, Option<&str>, Option<&str>)| {
         let (name_key, value_key) = (name.unwrap_or("k"), value.unwrap_or("v"));
         let keys = name_key.len() + value_key.len() + size_of::<Value>();
         let mut bytes = 0_usize;
-        let mut pairs = Vec::with_capacity(object.0.len());
-        for (name, value) in object.0 {
+        let mut pairs = Vec::with_capacity(object.len());
+        for (name, value) in object {
             bytes = bytes.saturating_add(keys + name.len() + value.size());
             if bytes > RESULT_BYTES_MAX {
                 return None;
@@ -29,7 +29,7 @@ fn to_array(args: &Args<'_>, _: &Moment) -> Value {
 fn pair(name_key: &str, name: &str, value_key: &str, value: &Value) -> Value {
     let value = (value_key.to_string(), value.clone());
     if name_key == value_key {
-        return Value::Object(vec![value]);
+        return Value::Object(vec![value].into());
     }
-    Value::Object(vec![(name_key.to_string(), name.into()), value])
+    Value::Object(vec![(name_key.to_string(), name.into()), value].into())
 }

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 
 use super::call::call;
 use super::{Args, Function, Moment, cost};
-use crate::query::value::{Number, Value};
+use crate::query::value::{Member, Number, Value};
 
 pub(super) const FUNCTIONS: &[Function] = &[
     Function::new("SETUNION", 2, 2, union).at(cost::keys),
@@ -89,7 +89,7 @@ fn append(out: &mut Vec<u8>, value: &Value) -> Option<()> {
             }
         }
         Value::Object(members) => {
-            let mut sorted: Vec<&(String, Value)> = members.iter().collect();
+            let mut sorted: Vec<&Member> = members.iter().collect();
             sorted.sort_by(|a, b| a.0.cmp(&b.0));
             out.extend_from_slice(&sorted.len().to_be_bytes());
             for (name, value) in sorted {

@@ -159,7 +159,7 @@ fn select(query: &Query, around: &Around<'_>) -> Option<Value> {
                 members.push((name, eval(&item.expr, around)));
             }
             members.retain(|(_, value)| value.is_defined());
-            Some(Value::Object(members))
+            Some(Value::Object(members.into()))
         }
     }
 }
@@ -261,7 +261,7 @@ fn eval(expr: &Expr, around: &Around<'_>) -> Value {
                 object.push((name.clone(), eval(value)));
             }
             object.retain(|(_, value)| value.is_defined());
-            Value::Object(object)
+            Value::Object(object.into())
         }
         ExprKind::Subquery(kind, query) => subquery(*kind, query, around),
     }
@@ -355,7 +355,7 @@ fn equal(a: &Value, b: &Value) -> Option<bool> {
 }
 
 fn member_of(members: &[(String, Value)], name: &str) -> Value {
-    member(&Value::Object(members.to_vec()), name)
+    member(&Value::Object(members.to_vec().into()), name)
 }
 
 fn binary(operator: BinaryOp, a: &Value, b: &Value) -> Value {

@@ -1,6 +1,9 @@
 //! What a run pays for: whatever goes deep, or does a product, costs accordingly.
 
+use std::borrow::Cow;
+
 use super::*;
+use crate::query::run::Tariff;
 
 /// Operations that the first row of an item takes.
 fn spent(expr: &str, item: &str) -> u64 {
@@ -157,10 +160,144 @@ fn groups_may_share_one_budget() {
     let long = vec!["REPLICATE(c.g, 10000)"; 100].join(",");
     let query = format!("SELECT VALUE LENGTH(CONCAT({long})) FROM c GROUP BY c.g, c.n");
     let query = compile(&query).unwrap();
-    let item = |n: i64| Value::Object(vec![("g".into(), "x".into()), ("n".into(), n.into())]);
+    let item =
+        |n: i64| Value::Object(vec![("g".into(), "x".into()), ("n".into(), n.into())].into());
     let items = || (0..40).map(|n: i64| (ItemNumber(n.unsigned_abs()), item(n)));
     let moment = || functions::Moment::new(Millis(0), Millis(0), 0);
     assert_eq!(query.select(items(), &Run::new(moment())).unwrap().len(), 40);
     let refused = query.select(items(), &Run::undivided(moment())).unwrap_err().to_string();
     assert!(refused.ends_with("to finish its result."), "{refused}");
+}
+
+/// An item with something of every kind.
+fn mixed() -> Value {
+    let wide: Vec<String> = (0..100).map(|n| format!("\"m{n}\":{n}")).collect();
+    let wide = wide.join(",");
+    let ring = "[[[0,0],[170,0],[10,80],[0,0]]]";
+    let item = format!(
+        r#"{{"n":5,"s":"[[],[],{{}},1]","t":[1,2,3,[],{{}}],"e":[[],{{}},[[]]],
+            "w":{{{wide},"last":1}},"v":{{{wide},"last":1}},
+            "g":{{"type":"Polygon","coordinates":{ring}}},
+            "p":{{"type":"Point","coordinates":[1,1]}}}}"#
+    );
+    Value::from_json(item.as_bytes()).unwrap()
+}
+
+/// Tells that a filter is decided within so many operations and bytes, and within no less.
+fn assert_needs(query: &CompiledQuery, tariff: Tariff, operations: u64, bytes: usize) {
+    let item = mixed();
+    let is_decided = |operations: u64, bytes: usize| {
+        let moment = functions::Moment::new(Millis(0), Millis(0), 0);
+        let run = Run::with_budget(moment, tariff, operations, bytes);
+        query.for_each_row(&item, ItemNumber(0), &run, &mut |_| std::ops::ControlFlow::Break(()));
+        run.exceeded().is_none()
+    };
+    let filter = query.filter();
+    assert!(is_decided(operations, bytes), "{filter:?}");
+    assert!(!is_decided(operations - 1, bytes), "{filter:?}");
+    assert!(bytes == 0 || !is_decided(operations, bytes - 1), "{filter:?}");
+}
+
+/// Replicas of all versions apply the same patches: none of these numbers may ever change.
+#[test]
+fn conditions_of_patches_cost_what_replicas_agreed_on() {
+    let polygon = "{'type':'Polygon','coordinates':[[[0,0],[170,0],[10,80],[0,0]]]}";
+    for (filter, operations, bytes) in [
+        ("c.w.last = 1", 3, 0),
+        ("c.w = c.v", 122, 0),
+        ("[c.n, [], [c.e]] != c.t", 7, 24),
+        ("{a: c.n, b: {c: c.e}} != c.t", 6, 25),
+        ("ARRAY_LENGTH(SetUnion(c.t, c.e)) > 1", 8, 49),
+        ("IS_ARRAY(StringToArray(c.s))", 3, 28),
+        (
+            "IS_OBJECT(c.e[0] ?? c.e)
+                OR ARRAY_LENGTH(ARRAY(SELECT VALUE [t, c.e] FROM t IN c.t)) = 5",
+            24,
+            274,
+        ),
+        ("ARRAY_LENGTH(ARRAY(SELECT t AS a, c.e AS b FROM t IN c.t)) = 5", 15, 276),
+        ("ARRAY_LENGTH(ARRAY(SELECT DISTINCT VALUE t FROM t IN c.t)) = 5", 10, 233),
+        (
+            "ARRAY_LENGTH(ARRAY(SELECT t, COUNT(1) AS n, MAKELIST(c.e) AS l
+                                FROM t IN c.t GROUP BY t)) = 5",
+            35,
+            1431,
+        ),
+        (
+            "EXISTS(SELECT VALUE 1 FROM t IN c.t JOIN u IN c.t
+                   WHERE t = 3 AND c.n = 5 AND u = t AND u > 2)",
+            28,
+            8,
+        ),
+        ("ARRAY_CONTAINS([{'m': [1,2]}, [], {}], c.t) = false", 5, 8),
+        ("ST_AREA(c.g) > 0", 7, 8),
+        ("ST_WITHIN(c.p, c.g)", 7, 8),
+        (&format!("ST_AREA({polygon}) > c.n"), 3, 0),
+    ] {
+        let condition = format!("FROM c WHERE {filter}");
+        let condition = CompiledQuery::condition(&condition, Metric::default()).unwrap();
+        assert_needs(&condition, Tariff::Agreed, operations, bytes);
+    }
+}
+
+#[test]
+fn what_a_query_builds_is_counted_as_memory_holds_it() {
+    for (filter, operations, bytes) in [
+        ("[c.n, [], [c.e]] != c.t", 7, 8 + 8 + (4 * 32 + 32) + 3 * 32),
+        ("{a: c.n, b: {c: c.e}} != c.t", 6, 3 + 8 + 4 * 32 + 3 * 56),
+        ("IS_ARRAY(StringToArray(c.s))", 3, 4 * 32 + 8),
+        (
+            "ARRAY_LENGTH(ARRAY(SELECT t AS a, c.e AS b FROM t IN c.t)) = 5",
+            15,
+            5 * (2 + 8 + 4 * 32 + 2 * 56 + 32) + 8,
+        ),
+        (
+            "ARRAY_LENGTH(ARRAY(SELECT DISTINCT VALUE t FROM t IN c.t)) = 5",
+            10,
+            3 * 9 + 2 * 5 + 5 * (8 + 24 + 32) + 8,
+        ),
+        ("ARRAY_CONTAINS([{'m': [1,2]}, [], {}], c.t) = false", 5, 8),
+    ] {
+        let query = compile(&format!("SELECT * FROM c WHERE {filter}")).unwrap();
+        assert_needs(&query, Tariff::Actual, operations, bytes);
+    }
+    let item = format!(r#"{{"a":[{}]}}"#, vec!["[]"; 400_000].join(","));
+    let item = Value::from_json(item.as_bytes()).unwrap();
+    let refused = |expr: &str| {
+        let query = compile(&format!("SELECT VALUE {expr} FROM c")).unwrap();
+        let run = Run::new(functions::Moment::new(Millis(0), Millis(0), 0));
+        let found = query.select(std::iter::once((ItemNumber(0), item.clone())), &run);
+        found.err().map(|error| error.to_string())
+    };
+    assert_eq!(refused("[c.a, c.a]"), None);
+    let message = refused("[c.a, c.a, c.a]").unwrap_or_default();
+    assert!(message.contains("bytes of values"), "{message}");
+}
+
+#[test]
+fn geodesics_and_pieces_of_long_edges_are_paid_for() {
+    let query = compile("SELECT * FROM c WHERE ST_AREA(c.g) > 0").unwrap();
+    // Of 170, 99.4 and 80.2 degrees, 5.73 to a piece.
+    assert_needs(&query, Tariff::Actual, 7 + 4 * (30 + 18 + 14), 8);
+    let item = r#"{"p":{"type":"Point","coordinates":[1,2]},"q":{"type":"Point","coordinates":[3,4]},
+        "l":{"type":"LineString","coordinates":[[1,1],[2,2]]}}"#;
+    assert!((1000..1100).contains(&spent("ST_DISTANCE(c.p, c.l)", item)));
+    assert!((1000..1100).contains(&spent("ST_DISTANCE(c.l, c.l)", item)));
+    assert!(spent("ST_DISTANCE(c.p, c.q)", item) < 20);
+    assert!(spent("ST_DISTANCE(c.none, c.l)", item) < 20);
+    let plane = functions::find("ST_DISTANCE", Metric::Geometry).unwrap();
+    let shapes = Value::from_json(item.as_bytes()).unwrap();
+    let args = ["p", "l"].map(|name| Cow::Borrowed(shapes.member(name)));
+    assert!((plane.cost)(&args) < 20);
+}
+
+/// If each lookup went over all of them, this would go over twelve thousand million.
+#[test]
+fn members_of_a_wide_object_are_soon_found() {
+    let members: Vec<String> = (0..200_000).map(|n| format!("\"m{n}\":1")).collect();
+    let members = members.join(",");
+    let item = format!(r#"{{{members},"t":[{}],"last":0}}"#, vec!["0"; 60_000].join(","));
+    let item = Value::from_json(item.as_bytes()).unwrap();
+    let text = "FROM c WHERE NOT EXISTS(SELECT VALUE 1 FROM t IN c.t WHERE t != c.last)";
+    assert!(CompiledQuery::condition(text, Metric::default()).unwrap().keeps(&item));
 }

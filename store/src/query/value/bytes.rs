@@ -3,7 +3,7 @@
 //! JSON would do for neither: it has no undefined, no NaN and no infinity, and it keeps apart what
 //! is equal.
 
-use super::{Number, Value};
+use super::{Member, Number, Value};
 use crate::keycode::{KeyReader, MalformedKey};
 
 /// How deep a value read back may nest. A query that would make deeper ones is refused.
@@ -73,7 +73,7 @@ fn write(value: &Value, form: Form, out: &mut Vec<u8>) {
         Value::Object(members) => {
             out.push(OBJECT);
             write_length(members.len(), out);
-            let mut members: Vec<&(String, Value)> = members.iter().collect();
+            let mut members: Vec<&Member> = members.iter().collect();
             if form == Form::Key {
                 members.sort_by(|a, b| a.0.cmp(&b.0));
             }

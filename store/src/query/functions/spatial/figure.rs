@@ -294,7 +294,8 @@ impl Figure {
     }
 }
 
-fn ring_of(places: &[Vector]) -> Ring {
+/// The edges between places, and from the last to the first.
+pub(super) fn ring_of(places: &[Vector]) -> Ring {
     let next = places.iter().cycle().skip(1);
     places.iter().zip(next).map(|(start, end)| Edge::new(*start, *end)).collect()
 }

@@ -5,7 +5,7 @@
 
 use geographiclib_rs::{Geodesic, InverseGeodesic as _};
 
-use super::figure::{Edge, Figure, Ring};
+use super::figure::{Edge, Figure, Ring, ring_of};
 use super::geojson::{Metric, Position, Shape};
 use super::vector::{Vector, turn};
 
@@ -128,8 +128,7 @@ impl Nearest {
         let golden = 0.5 * (5.0_f64.sqrt() - 1.0);
         let (arc, vertex) = (Arc::of(edge), *vertex);
         let foot = self.foot(vertex, edge);
-        let at = libm::atan2(foot.dot(arc.ahead), foot.dot(arc.start));
-        let end = libm::atan2(edge.end.dot(arc.ahead), edge.end.dot(arc.start));
+        let (at, end) = (arc.angle_to(foot), arc.angle_to(edge.end));
         let distance = |angle: f64| {
             let (sin, cos) = libm::sincos(angle);
             let place = arc.start * cos + arc.ahead * sin;
@@ -156,6 +155,11 @@ impl Arc {
     fn of(edge: &Edge) -> Arc {
         let chord = edge.end - edge.start;
         Arc { start: edge.start, ahead: edge.start.cross(chord).cross(edge.start).unit() }
+    }
+
+    /// How far ahead a place on its circle is, in radians.
+    fn angle_to(&self, place: Vector) -> f64 {
+        libm::atan2(place.dot(self.ahead), place.dot(self.start))
     }
 }
 
@@ -241,10 +245,31 @@ fn flattening(ring: &Ring) -> f64 {
 /// Longest piece of an arc, in radians, that three points of Gauss stand for.
 const PIECE_MAX: f64 = 0.1;
 
+/// How many pieces there are in all edges of polygons on the globe.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a few for each of a few thousand edges"
+)]
+pub(super) fn pieces(shape: &Shape) -> u64 {
+    let Shape::Area(polygons) = shape else { return 0 };
+    let in_ring = |ring: &Vec<Position>| {
+        let places: Vec<Vector> =
+            ring.iter().map(|one| Vector::of(*one, Metric::Geography)).collect();
+        let edges = ring_of(&places);
+        edges.iter().map(|edge| pieces_of(Arc::of(edge).angle_to(edge.end))).sum::<f64>()
+    };
+    polygons.iter().flatten().map(in_ring).sum::<f64>() as u64
+}
+
+fn pieces_of(angle: f64) -> f64 {
+    (angle / PIECE_MAX).ceil().max(1.0)
+}
+
 fn along(edge: &Edge) -> f64 {
     let arc = Arc::of(edge);
-    let angle = libm::atan2(edge.end.dot(arc.ahead), edge.end.dot(arc.start));
-    let pieces = (angle / PIECE_MAX).ceil().max(1.0);
+    let angle = arc.angle_to(edge.end);
+    let pieces = pieces_of(angle);
     let half = 0.5 * angle / pieces;
     let offset = half * 0.6_f64.sqrt();
     let at = |angle: f64| {

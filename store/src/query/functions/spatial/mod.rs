@@ -43,6 +43,10 @@ trait Coordinates {
 const POSITION_SIZE: usize = 20;
 /// Pairs of places that are compared in the time of one operation.
 const PAIRS_OF_OPERATION: usize = 4;
+/// Operations' worth of finding the nearest place of an edge on the ellipsoid: a hundred geodesics.
+const REFINING: u64 = 1000;
+/// Operations' worth of a piece of an edge, for the area.
+const AREA_OF_PIECE: u64 = 4;
 
 /// Places of one shape are compared with those of the other, and those of holes with those of the ring
 /// around them.
@@ -86,13 +90,34 @@ struct Functions<C>(PhantomData<C>);
 
 impl<C: Coordinates> Functions<C> {
     const ALL: [Function; 6] = [
-        Function::new(DISTANCE, 2, 2, Self::distance).at(cost_of_places),
-        Function::new("ST_AREA", 1, 1, Self::area).at(cost_of_places),
+        Function::new(DISTANCE, 2, 2, Self::distance).at(Self::cost_of_distance),
+        Function::new("ST_AREA", 1, 1, Self::area).at(cost_of_places).beside(Self::cost_of_pieces),
         Function::new(WITHIN, 2, 2, Self::within).at(cost_of_places),
         Function::new(INTERSECTS, 2, 2, Self::intersects).at(cost_of_places),
         Function::new("ST_ISVALID", 1, 1, Self::is_valid).at(cost::whole),
         Function::new("ST_ISVALIDDETAILED", 1, 1, Self::is_valid_detailed).at(cost::whole),
     ];
+
+    fn cost_of_distance(args: &Args<'_>) -> u64 {
+        let refining = if Self::refines(args) { REFINING } else { 0 };
+        cost_of_places(args) + refining
+    }
+
+    /// True if the distance is one from or to an edge, along the ellipsoid.
+    fn refines(args: &Args<'_>) -> bool {
+        let [Value::Text(a), Value::Text(b)] = [0, 1].map(|at| args[at].member("type")) else {
+            return false;
+        };
+        C::METRIC == Metric::Geography && [a, b].into_iter().any(|kind| kind != "Point")
+    }
+
+    /// An edge that goes far is taken piece by piece.
+    fn cost_of_pieces(args: &Args<'_>) -> u64 {
+        match (C::METRIC, Shape::parse(&args[0], C::METRIC)) {
+            (Metric::Geography, Ok(shape)) => measure::pieces(&shape) * AREA_OF_PIECE,
+            (Metric::Geometry, Ok(_)) | (_, Err(_)) => 0,
+        }
+    }
 
     fn distance(args: &Args<'_>, _: &Moment) -> Value {
         Self::of_two(args, |a, b| measure::distance(a, b, C::METRIC))
@@ -136,12 +161,13 @@ impl<C: Coordinates> Functions<C> {
 
     fn is_valid_detailed(args: &Args<'_>, _: &Moment) -> Value {
         let member = |name: &str, value: Value| (name.to_string(), value);
-        Value::Object(match Shape::parse(&args[0], C::METRIC) {
+        let members = match Shape::parse(&args[0], C::METRIC) {
             Ok(_) => vec![member("valid", true.into())],
             Err(flaw) => {
                 vec![member("valid", false.into()), member("reason", flaw.to_string().into())]
             }
-        })
+        };
+        Value::Object(members.into())
     }
 }
 

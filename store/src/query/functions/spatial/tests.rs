@@ -365,8 +365,12 @@ fn wavy(count: u32, x: f64, y: f64, radius: f64) -> Value {
         ])
     };
     let ring = Value::from((0..=count).map(at).collect::<Vec<_>>());
+    typed("Polygon", vec![ring].into())
+}
+
+fn typed(kind: &str, coordinates: Value) -> Value {
     let member = |name: &str, value: Value| (name.to_string(), value);
-    Value::Object(vec![member("type", "Polygon".into()), member("coordinates", vec![ring].into())])
+    Value::Object(vec![member("type", kind.into()), member("coordinates", coordinates)].into())
 }
 
 #[test]
@@ -409,16 +413,11 @@ fn position((x, y): (f64, f64)) -> Value {
 
 fn star_shape(ring: &[(f64, f64)]) -> Value {
     let closed = ring.iter().chain(&ring[..1]).map(|corner| position(*corner));
-    let member = |name: &str, value: Value| (name.to_string(), value);
-    Value::Object(vec![
-        member("type", "Polygon".into()),
-        member("coordinates", vec![Value::from(closed.collect::<Vec<_>>())].into()),
-    ])
+    typed("Polygon", vec![Value::from(closed.collect::<Vec<_>>())].into())
 }
 
 fn at(place: (f64, f64)) -> Value {
-    let member = |name: &str, value: Value| (name.to_string(), value);
-    Value::Object(vec![member("type", "Point".into()), member("coordinates", position(place))])
+    typed("Point", position(place))
 }
 
 proptest! {
@@ -449,10 +448,7 @@ proptest! {
     ) {
         let (a, b) = (ring[edge % ring.len()], ring[(edge + 1) % ring.len()]);
         let segment = [a, b].map(position).to_vec();
-        let line = Value::Object(vec![
-            ("type".to_string(), "LineString".into()),
-            ("coordinates".to_string(), segment.into()),
-        ]);
+        let line = typed("LineString", segment.into());
         let distance = distance_between(&at(place), &line);
         // A place of the arc between the ends.
         let [from, to] = [a, b].map(|(x, y)| {
@@ -530,13 +526,9 @@ fn around(middle: Vector, size: f64, kind: u32, radii: &[f64]) -> Value {
         (place.x, place.y)
     };
     let ring: Vec<(f64, f64)> = (0..).zip(radii).map(corner).collect();
-    let member = |name: &str, value: Value| (name.to_string(), value);
     match kind {
         0 => at(ring[0]),
-        1 => Value::Object(vec![
-            member("type", "LineString".into()),
-            member("coordinates", ring.iter().copied().map(position).collect::<Vec<_>>().into()),
-        ]),
+        1 => typed("LineString", ring.iter().copied().map(position).collect::<Vec<_>>().into()),
         2 => star_shape(&ring),
         _ => star_shape(&ring.into_iter().rev().collect::<Vec<_>>()),
     }

@@ -75,7 +75,7 @@ fn shape() -> impl Strategy<Value = Value> {
     let typed = |kind: &'static str| {
         move |coordinates: Value| {
             let kind = ("type".to_string(), Value::from(kind));
-            Value::Object(vec![kind, ("coordinates".to_string(), coordinates)])
+            Value::Object(vec![kind, ("coordinates".to_string(), coordinates)].into())
         }
     };
     prop_oneof![
