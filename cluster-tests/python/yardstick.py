@@ -25,7 +25,7 @@ EMULATOR_KEY = (
     "C2y6yDjf5/R+ob0N8A7Cgv30VRDJIWEHLM+4QDU5DE2nQ9nDuVTqobD4b8mGGyPMbIZnqyMsEcaGQy67XIw/Jw=="
 )
 
-# Groups of PROTOCOL section 11; each name stands for test_NAME.py and test_NAME_async.py.
+# Groups to choose from; each name in one stands for test_NAME.py and test_NAME_async.py.
 GROUPS = {
     "gate": "ttl crud_database crud_container partition_key cosmos_responses encoding",
     "core": "ttl crud crud_container crud_database crud_response_payload_on_write_disabled"

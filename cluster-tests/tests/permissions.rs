@@ -10,6 +10,8 @@ use serde_json::{Value, json};
 
 const KEY_B: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 const KEY_C: &str = "//79/Pv6+fj39vX08/Lx8O/u7ezr6uno5+bl5OPi4eA=";
+/// More than a body may have.
+const LARGE_BYTES: usize = 4 << 20;
 /// Keys in files are looked at every five seconds.
 const RELOAD_DEADLINE: Duration = Duration::from_secs(30);
 /// How long a cluster may take to go on after a node was killed.
@@ -161,6 +163,8 @@ async fn permissions_are_created_read_replaced_and_deleted() {
         (json!({ "resource": "dbs/shop/colls/carts/pkranges/0" }), 400),
         (json!({ "resourcePartitionKey": "k" }), 400),
         (json!({ "resourcePartitionKey": [] }), 400),
+        (json!({ "resourcePartitionKey": ["k", 1, true, null] }), 400),
+        (json!({ "id": "t", "resourcePartitionKey": ["k", 1, true] }), 201),
         (json!({ "resource": "dbs/shop/colls/none" }), 404),
         (json!({ "resource": "dbs/none/colls/carts" }), 404),
         // A `_rid` of nothing is accepted, and grants nothing.
@@ -292,9 +296,17 @@ async fn a_token_to_read_a_container_reads_and_does_nothing_else() {
         ("clearing", clearing(carts)),
         ("clearing, as if it were a query", as_query(clearing(carts))),
         ("a script", Call::post(carts.path() + "/udfs", r#"{"id":"f","body":"x"}"#)),
+        // Of whom may not send it, a body is not looked at.
+        ("creating much too large an item", Call::post(carts.items(), vec![b'x'; LARGE_BYTES])),
+        (
+            "creating a compressed item",
+            Call::post(carts.items(), "x").header("content-encoding", "gzip"),
+        ),
     ] {
         attempts.expect(what, call.key(&key), 403).await;
     }
+    let large = as_query(Call::post(carts.items(), vec![b'x'; LARGE_BYTES]));
+    attempts.expect("a query that is too large", large, 413).await;
 }
 
 #[tokio::test]

@@ -98,7 +98,7 @@ pub(crate) struct Settings {
     pub(crate) burst: bool,
     /// How often a leader shows that it lives, in milliseconds.
     pub(crate) heartbeat_ms: u64,
-    /// How long a follower waits for a sign before it stands for election, in milliseconds.
+    /// Added to the leader's lease before a follower stands for election, in milliseconds.
     pub(crate) election_timeout_ms: u64,
     /// Entries of a partition kept behind the last flushed one.
     pub(crate) log_entries_kept: u64,
@@ -261,7 +261,7 @@ pub(crate) struct NodeConfig {
     pub(crate) burst: Burst,
     /// How often a leader shows that it lives.
     pub(crate) heartbeat: Duration,
-    /// How long a follower waits for a sign.
+    /// Added to the leader's lease before a follower stands for election.
     pub(crate) election_timeout: Duration,
     /// Entries kept behind the last flushed one, for followers that were away shortly.
     pub(crate) log_entries_kept: u64,

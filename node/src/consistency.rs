@@ -68,9 +68,6 @@ pub(crate) enum RefusedLevel {
     },
 }
 
-/// How much of an unknown level an error message shows, in characters.
-const SHOWN_CHARS_MAX: usize = 100;
-
 impl ConsistencyLevel {
     const ALL: [Self; 5] = [
         Self::Eventual,
@@ -96,7 +93,7 @@ impl ConsistencyLevel {
         let Some(wanted) = wanted.filter(|wanted| !wanted.is_empty()) else { return Ok(self) };
         let known = Self::ALL.into_iter().find(|level| level.name().eq_ignore_ascii_case(wanted));
         match known {
-            None => Err(RefusedLevel::Unknown(wanted.chars().take(SHOWN_CHARS_MAX).collect())),
+            None => Err(RefusedLevel::Unknown(wanted.to_string())),
             Some(level) if level > self => {
                 Err(RefusedLevel::Stronger { wanted: level.name(), account: self.name() })
             }
@@ -113,10 +110,7 @@ impl ConsistencyLevel {
             "LatestCommitted" => Ok(Self::BoundedStaleness),
             "GlobalStrong" if self == Self::Strong => Ok(Self::Strong),
             "GlobalStrong" => Err(RefusedLevel::NotGlobal(self.name())),
-            unknown => {
-                let shown = unknown.chars().take(SHOWN_CHARS_MAX).collect();
-                Err(RefusedLevel::UnknownStrategy(shown))
-            }
+            unknown => Err(RefusedLevel::UnknownStrategy(unknown.to_string())),
         }
     }
 }

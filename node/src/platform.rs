@@ -78,9 +78,6 @@ pub(crate) enum StorageError {
     /// The state engine is not usable.
     #[error("the state cannot be opened: {0}")]
     State(Fault),
-    /// The write-ahead log is not usable.
-    #[error("the log cannot be opened: {0}")]
-    Log(#[from] WalError),
     /// What was acknowledged may not be what is on disk.
     #[error(
         "{detail}. Nothing of {directory} is served. `ephemeris rebuild-node {node} --data-dir \
@@ -96,9 +93,22 @@ pub(crate) enum StorageError {
         /// Whose it is.
         node: NodeId,
     },
-    /// A directory or thread could not be made.
-    #[error("storage cannot be opened: {0}")]
-    Io(#[from] io::Error),
+    /// A directory, or a file in it, is not usable.
+    #[error(
+        "{path} cannot be opened: {source}. Is its disk mounted, has it room, and does it belong to \
+         the node's user?"
+    )]
+    Io {
+        /// The directory or file.
+        path: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// A thread could not be made.
+    #[error(
+        "a thread for the log cannot be started: {0}. May the node's user have more (`ulimit -u`)?"
+    )]
+    Thread(#[source] io::Error),
 }
 
 /// Why a data directory cannot be used.
@@ -179,13 +189,14 @@ impl OperatingSystem {
         on: impl FnOnce(Arc<dyn Disk>) -> Arc<dyn Disk>,
     ) -> Result<Storage, StorageError> {
         let engine = Arc::new(self.open_engine()?);
-        let log = on(Arc::new(RealDisk::open(&self.path.join(LOG_DIRECTORY))?));
-        let snapshots = Arc::new(RealDisk::open(&self.path.join(SNAPSHOT_DIRECTORY))?);
+        let log_directory = self.path.join(LOG_DIRECTORY);
+        let log = on(open_disk(&log_directory)?);
+        let snapshots = open_disk(&self.path.join(SNAPSHOT_DIRECTORY))?;
         // What is durable in directories that a loss of power takes away is gone with them.
-        self.data.sync_directory()?;
+        self.data.sync_directory().map_err(|source| not_opened(&self.path, source))?;
         let (wal, writer) = Wal::open(log, WalOptions::default()).map_err(|error| match error {
             WalError::Corrupt { .. } => self.damaged(error.to_string()),
-            WalError::Io(_) => StorageError::Log(error),
+            WalError::Io(source) => not_opened(&log_directory, source),
         })?;
         let run = move || match catch_unwind(AssertUnwindSafe(|| writer.run())) {
             Ok(Ok(())) => {}
@@ -196,9 +207,11 @@ impl OperatingSystem {
             // Whoever waits for it would wait for ever. The panic itself is in the log.
             Err(_) => supervisor::fault("the write-ahead log has failed: its writer has panicked"),
         };
-        thread::Builder::new().name("wal".into()).spawn(run)?;
+        let named = |name: &str| thread::Builder::new().name(name.to_string());
+        named("wal").spawn(run).map_err(StorageError::Thread)?;
         let watched = wal.clone();
-        thread::Builder::new().name("wal-watch".into()).spawn(move || watch_log(&watched))?;
+        let watch = move || watch_log(&watched);
+        named("wal-watch").spawn(watch).map_err(StorageError::Thread)?;
         Ok(Storage { engine, wal, snapshots, executor: Executor::Threads })
     }
 
@@ -210,7 +223,7 @@ impl OperatingSystem {
         match fs::read_to_string(&mark) {
             Ok(detail) => return Err(self.damaged(detail)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(not_opened(&mark, error)),
         }
         let noted_in = directory.clone();
         let on_damage = Box::new(move |fault: &Fault| {
@@ -230,6 +243,15 @@ impl OperatingSystem {
         let directory = self.path.display().to_string();
         StorageError::Damaged { detail, directory, node: self.node }
     }
+}
+
+fn open_disk(directory: &Path) -> Result<Arc<dyn Disk>, StorageError> {
+    let disk = RealDisk::open(directory).map_err(|source| not_opened(directory, source))?;
+    Ok(Arc::new(disk))
+}
+
+fn not_opened(path: &Path, source: io::Error) -> StorageError {
+    StorageError::Io { path: path.display().to_string(), source }
 }
 
 /// Leaves the mark so that no crash takes it away. One without a text counts, too.

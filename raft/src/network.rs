@@ -151,10 +151,19 @@ impl<M: Machine> Peer<M> {
         request: Request,
         deadline: Duration,
     ) -> impl Future<Output = Result<Response, CallError>> + Send + use<M> {
+        self.call_in(self.lane, request, deadline)
+    }
+
+    fn call_in(
+        &self,
+        lane: Lane,
+        request: Request,
+        deadline: Duration,
+    ) -> impl Future<Output = Result<Response, CallError>> + Send + use<M> {
         let envelope = Envelope { group: self.group, from: self.me, to: self.target, request };
         let node = self.target.node;
         let message = Message::Replica(envelope).encode();
-        let answering = self.transport.call(node, self.lane, message, deadline);
+        let answering = self.transport.call(node, lane, message, deadline);
         async move {
             let bytes: Bytes = answering.await.map_err(CallError::Transport)?;
             Response::decode(&bytes).map_err(|error| CallError::Protocol(error.to_string()))
@@ -207,7 +216,8 @@ impl<M: Machine> Peer<M> {
         request: Request,
         deadline: Duration,
     ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
-        match self.call(request, deadline).await? {
+        // openraft asks with the client that appends: a vote does not wait behind entries.
+        match self.call_in(Lane::Control, request, deadline).await? {
             Response::Vote { vote, granted, last } => {
                 Ok(VoteResponse::new(to_raft_vote(vote), last.map(to_raft_id), granted))
             }
@@ -395,7 +405,7 @@ impl<M: Machine> RaftNetworkV2<TypeConfig> for Peer<M> {
             to: *request.to_node_id(),
             last: request.last_log_id().copied().map(from_raft_id),
         };
-        match self.call(message, option.soft_ttl()).await? {
+        match self.call_in(Lane::Control, message, option.soft_ttl()).await? {
             Response::TransferLeader(Ok(())) => Ok(Ok(())),
             Response::TransferLeader(Err(refused)) => Ok(Err(transfer_refused(refused))),
             other => Err(unexpected(&other).into()),

@@ -9,7 +9,7 @@ use thiserror::Error;
 use crate::charge::Charge;
 use crate::codec;
 use crate::document::Document;
-use crate::ids::{Etag, Lsn};
+use crate::ids::{Etag, ItemNumber, Lsn};
 use crate::indexing::{IndexRules, UniqueKeys};
 use crate::item::{ItemKey, LogicalPartition, Stamp};
 use crate::partition::Retention;
@@ -141,13 +141,27 @@ pub enum Precondition {
     IfNoneMatch(Option<Etag>),
     /// `If-None-Match: *`.
     IfNoneMatchAny,
+    /// The item was named by its `_rid`: whichever has its id by then is not meant.
+    IsItem(ItemNumber),
 }
 
 impl Precondition {
+    /// False for an item that is not meant: it counts as absent.
+    pub fn means(self, number: ItemNumber) -> bool {
+        match self {
+            Precondition::IsItem(meant) => meant == number,
+            Precondition::None
+            | Precondition::IfMatch(_)
+            | Precondition::IfMatchAny
+            | Precondition::IfNoneMatch(_)
+            | Precondition::IfNoneMatchAny => true,
+        }
+    }
+
     /// True if a write to a version with this etag may happen.
     pub fn allows(self, stored: Etag) -> bool {
         match self {
-            Precondition::None | Precondition::IfMatchAny => true,
+            Precondition::None | Precondition::IfMatchAny | Precondition::IsItem(_) => true,
             Precondition::IfMatch(wanted) => wanted == Some(stored),
             Precondition::IfNoneMatch(unwanted) => unwanted != Some(stored),
             Precondition::IfNoneMatchAny => false,
@@ -158,7 +172,10 @@ impl Precondition {
     pub fn is_none_match(self) -> bool {
         match self {
             Precondition::IfNoneMatch(_) | Precondition::IfNoneMatchAny => true,
-            Precondition::None | Precondition::IfMatch(_) | Precondition::IfMatchAny => false,
+            Precondition::None
+            | Precondition::IfMatch(_)
+            | Precondition::IfMatchAny
+            | Precondition::IsItem(_) => false,
         }
     }
 }

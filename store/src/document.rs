@@ -20,7 +20,7 @@ pub const ITEM_BYTES_MAX: usize = 2 << 20;
 const SHOWN_CHARS_MAX: usize = 60;
 
 /// Properties the system adds on the way out, and drops on the way in.
-pub(crate) const SYSTEM_PROPERTIES: [&str; 5] = ["_rid", "_self", "_etag", "_ts", "_attachments"];
+pub const SYSTEM_PROPERTIES: [&str; 5] = ["_rid", "_self", "_etag", "_ts", "_attachments"];
 
 /// What a container's definition says about reading bodies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

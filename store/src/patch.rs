@@ -7,6 +7,8 @@
 //!
 //! Rules: <https://learn.microsoft.com/azure/cosmos-db/partial-document-update>.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Number, Value};
 use thiserror::Error;
@@ -28,7 +30,7 @@ pub struct PatchRequest {
     #[serde(with = "serde_bytes")]
     pub text: Vec<u8>,
     /// How the container reads the body that results.
-    pub rules: DocumentRules,
+    pub rules: Arc<DocumentRules>,
 }
 
 /// A patch that can be tried.

@@ -1,8 +1,8 @@
 //! Snapshots: a machine's rows as checksummed chunks, and their installation on another replica.
 //!
 //! Export walks a consistent view in key order, so memory stays bounded and a broken transfer can go
-//! on behind any row, also over another view of the same state: two of them differ in garbage, so the same
-//! chunk need not end at the same row. Installation is not one atomic step, so it leaves a durable marker first:
+//! on behind any row, also over another view of the same state. Garbage stays behind, but for a row here and there by
+//! which a chunk tells how far it came. Installation is not one atomic step, so it leaves a durable marker first:
 //! whoever finds the marker after a crash starts the installation over.
 
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use crate::codec;
 use crate::engine::{Batch, Engine, Fault, KeyRange, Read, Table};
 use crate::ids::GroupId;
 use crate::machine::{self, MetaTag};
+use crate::partition::Garbage;
 
 /// Rows of a chunk, in table and key order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,10 +99,14 @@ impl Chunk {
     }
 }
 
+/// So many bytes of garbage a chunk passes at most for each that it may hold.
+const PASSED_PER_SENT: usize = 8;
+
 /// Walks a view, chunk by chunk.
 pub struct Exporter {
     view: Arc<dyn Read>,
     ranges: Vec<KeyRange>,
+    garbage: Garbage,
 }
 
 impl Exporter {
@@ -109,12 +114,14 @@ impl Exporter {
     pub fn new(view: Arc<dyn Read>, group: GroupId, ranges: Vec<KeyRange>) -> Self {
         let mut all = vec![machine::meta_range(group)];
         all.extend(ranges);
-        Self { view, ranges: all }
+        // If this cannot be read, all is sent: reading the rows tells why.
+        let garbage = Garbage::load(&*view).unwrap_or_default();
+        Self { view, ranges: all, garbage }
     }
 
     /// The chunk behind what was received, of about so many bytes.
     pub fn chunk(&self, received: &Received, bytes_max: usize) -> Result<Chunk, Fault> {
-        let (mut rows, mut bytes) = (Vec::new(), 0);
+        let (mut rows, mut bytes, mut passed) = (Vec::new(), 0, 0);
         let number = received.chunks;
         for range in self.ranges_behind(received.last_row.as_ref())? {
             for row in self.view.scan(&range) {
@@ -122,7 +129,14 @@ impl Exporter {
                 if bytes >= bytes_max && !rows.is_empty() {
                     return Ok(Chunk { number, rows, last: false });
                 }
-                bytes += key.len() + value.len();
+                let row_bytes = key.len() + value.len();
+                if passed < bytes_max.saturating_mul(PASSED_PER_SENT)
+                    && self.garbage.holds(range.table, &key, &value)
+                {
+                    passed += row_bytes;
+                    continue;
+                }
+                bytes += row_bytes;
                 rows.push(ChunkRow { table: range.table, key, value });
             }
         }

@@ -27,6 +27,15 @@ impl FeedPosition {
         Self { lsn, operation: u16::MAX }
     }
 
+    /// The last place before this one; none before the first.
+    pub(crate) fn before(self) -> Option<Self> {
+        let Self { lsn, operation } = self;
+        match operation.checked_sub(1) {
+            Some(operation) => Some(Self { lsn, operation }),
+            None => lsn.0.checked_sub(1).map(|lsn| Self::end_of(Lsn(lsn))),
+        }
+    }
+
     /// Reads what `Display` writes.
     pub fn parse(text: &str) -> Option<Self> {
         match text.split_once('.') {

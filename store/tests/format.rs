@@ -97,7 +97,7 @@ impl Story {
         Self { record, rules: rules(policy), now: Millis(1_000_000) }
     }
 
-    fn tell(&mut self, command: Command) {
+    fn tell(&mut self, command: Command) -> CommandEffect {
         let now = ClockInterval::new(self.now, Millis(self.now.0 + 5));
         let vouchers = Some(Vouchers { readings: vec![self.now, self.now], nodes: 3 });
         let name = name(&command);
@@ -105,6 +105,7 @@ impl Story {
         let outcome = self.record.apply(&name, Entry::Command(&bytes)).expect("it has one");
         assert!(!matches!(outcome.effect, CommandEffect::Write(Err(_))), "{outcome:?}");
         self.now.0 += 250;
+        outcome.effect
     }
 
     fn write(&self, id: &str, precondition: Precondition, action: Action) -> ItemWrite {
@@ -163,10 +164,12 @@ fn partition() -> String {
         create("deleted", json!({})),
         create("swept", json!({ "ttl": 5 })),
     ];
-    story.tell(Command::Write(writes));
+    let written = story.tell(Command::Write(writes));
+    let CommandEffect::Write(Ok(written)) = written else { panic!("{written:?}") };
     let etag = Etag::new(GROUP, story.record.machine.state().lsn(), 1);
     let patch = br#"{"operations":[{"op":"add","path":"/n","value":1}]}"#;
-    let patch = Action::Patch(PatchRequest { text: patch.to_vec(), rules: rules.clone() });
+    let rules_of_patch = rules.clone().into();
+    let patch = Action::Patch(PatchRequest { text: patch.to_vec(), rules: rules_of_patch });
     let (to, renamed) = (story.key("again"), document("again", json!({})));
     let writes = vec![
         story.write("own", Precondition::IfMatch(Some(etag)), patch),
@@ -184,6 +187,8 @@ fn partition() -> String {
         }),
     ];
     story.tell(Command::Write(writes));
+    let is_item = Precondition::IsItem(written[0].stamp.number);
+    story.tell(Command::Write(vec![story.write("inherits", is_item, Action::Read)]));
     story.now.0 += 10_000;
     story.tell(Command::AdvanceClock);
     story.tell(Command::Sweep { limit: LIMIT, grace: Millis(1000) });

@@ -81,10 +81,7 @@ impl Client {
         if let Some(body) = body {
             request = request.header("content-type", "application/json").body(body);
         }
-        let response = request
-            .send()
-            .await
-            .with_context(|| format!("no answer from {}; is a node running there?", self.base))?;
+        let response = request.send().await.with_context(|| no_answer(&self.base))?;
         let (status, headers) = (response.status(), response.headers().clone());
         Ok(Answer { status, headers, body: response.text().await? })
     }
@@ -152,13 +149,20 @@ fn http_client(trust: &Trust, timeout: Duration) -> anyhow::Result<reqwest::Clie
     Ok(builder.build()?)
 }
 
+fn no_answer(url: &Url) -> String {
+    format!(
+        "no answer from {url}: is a node running there? If it serves HTTPS, the URL begins with \
+         https:// and --ca-file names its authority (tls/ca.pem)"
+    )
+}
+
 /// Asks a node whether it is ready.
 pub(super) async fn healthcheck(url: &str, trust: &Trust) -> anyhow::Result<ExitCode> {
     let http = http_client(trust, HEALTH_TIMEOUT)?;
     let url =
         Url::parse(url).with_context(|| format!("{url} is no URL"))?.join("/readyz?verbose")?;
     let response = http.get(url.clone()).send().await;
-    let response = response.with_context(|| format!("no answer from {url}"))?;
+    let response = response.with_context(|| no_answer(&url))?;
     let ready = response.status().is_success();
     print!("{}", response.text().await?);
     Ok(if ready { ExitCode::SUCCESS } else { ExitCode::FAILURE })

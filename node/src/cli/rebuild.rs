@@ -120,16 +120,26 @@ fn identity(data_dir: &Path) -> Option<Value> {
 fn find_lost(status: &Value, node: u32, identity: Option<&Value>) -> anyhow::Result<bool> {
     if let Some(identity) = identity {
         let owner = &identity["node"];
-        ensure!(*owner == node, "the data directory belongs to node {owner}, not to node {node}");
+        ensure!(
+            *owner == node,
+            "the data directory belongs to node {owner}, not to node {node}: name the directory of \
+             node {node}, or run rebuild-node {owner}"
+        );
         let (ours, theirs) = (&identity["cluster"], &status["cluster"]);
         if !ours.is_null() && ours != theirs {
-            bail!("the data directory is of cluster {ours}, the node that answers of {theirs}");
+            bail!(
+                "the data directory is of cluster {ours}, the node that answers of {theirs}: let \
+                 --http name a node of the same cluster"
+            );
         }
     }
     let nodes = status["nodes"].as_array().context("the answer names no nodes")?;
     let known = nodes.iter().find(|known| known["node"] == node);
     if known.is_some_and(|known| known["reachable"] == true) {
-        bail!("node {node} runs, with another data directory or on another machine");
+        bail!(
+            "node {node} answers the others, with another data directory or on another machine: \
+             stop its process first, or check the number"
+        );
     }
     Ok(known.is_some())
 }

@@ -69,8 +69,15 @@ impl Known {
 pub(super) struct Agreement {
     others: BTreeMap<NodeId, Known>,
     settled: Option<Known>,
-    /// Since when the clocks contradict what was settled on.
-    contradicted: Option<Micros>,
+    contradicted: Option<Contradiction>,
+}
+
+/// The clocks contradict what was settled on.
+#[derive(Clone, Copy, Debug)]
+struct Contradiction {
+    since: Micros,
+    /// What they say.
+    said: Known,
 }
 
 /// How an attempt to settle ended.
@@ -137,7 +144,7 @@ impl Agreement {
                     self.contradicted = None;
                     Some(both)
                 }
-                None => self.step(own, majority, now),
+                None => self.step(own, region, majority, now),
             },
             (region, None) => region,
             (None, Some(_)) => None,
@@ -159,8 +166,16 @@ impl Agreement {
     }
 
     /// Where the clocks were set to, if that can be believed by now.
-    fn step(&mut self, own: Bounds, majority: usize, now: Micros) -> Option<Bounds> {
-        let since = *self.contradicted.get_or_insert(now);
+    fn step(
+        &mut self,
+        own: Bounds,
+        region: Bounds,
+        majority: usize,
+        now: Micros,
+    ) -> Option<Bounds> {
+        let since = self.contradicted.map_or(now, |contradiction| contradiction.since);
+        let said = Known { bounds: region, at: now };
+        self.contradicted = Some(Contradiction { since, said });
         if now - since < STEP_MICROS {
             return None;
         }
@@ -175,9 +190,9 @@ impl Agreement {
         self.settled.map(|settled| settled.as_of(now))
     }
 
-    /// True while a majority may say that the true offset lies elsewhere, and that is not believed yet.
-    pub(super) fn is_contradicted(&self) -> bool {
-        self.contradicted.is_some()
+    /// Where a majority may say that the true offset lies, while that is elsewhere and not believed yet.
+    pub(super) fn contradiction(&self, now: Micros) -> Option<Bounds> {
+        self.contradicted.map(|contradiction| contradiction.said.as_of(now))
     }
 
     /// Begins with what this node alone went by.

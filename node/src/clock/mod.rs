@@ -51,9 +51,12 @@ pub(crate) enum Trust {
     Sure,
     /// Stamps: the last agreement is long ago. Nothing expires meanwhile.
     Wide,
-    /// Stamps: a majority of the nodes' clocks says another time, for a moment so far. Nothing expires meanwhile,
-    /// and what may have expired is in doubt: this machine may have stood still.
+    /// Stamps: a majority of the nodes' clocks says an earlier time, for a moment so far. Nothing expires
+    /// meanwhile, and what may have expired is in doubt.
     Contradicted,
+    /// Stamps of what does not expire: a majority says a later time, for a moment so far. This machine may have
+    /// stood still, and what it stamps would die before its time.
+    Behind,
     /// Nothing but the catalog's stamps: a majority of the nodes' clocks never agreed, and this one's
     /// may be wrong in either direction.
     Unsettled,
@@ -73,7 +76,7 @@ impl Reading {
     pub(crate) fn latest(self) -> Millis {
         match self.trust {
             Trust::Sure | Trust::Wide => self.interval.hi(),
-            Trust::Contradicted | Trust::Unsettled => Millis(u64::MAX),
+            Trust::Contradicted | Trust::Behind | Trust::Unsettled => Millis(u64::MAX),
         }
     }
 
@@ -81,7 +84,7 @@ impl Reading {
     pub(crate) fn is_sure(self) -> bool {
         match self.trust {
             Trust::Sure => true,
-            Trust::Wide | Trust::Contradicted | Trust::Unsettled => false,
+            Trust::Wide | Trust::Contradicted | Trust::Behind | Trust::Unsettled => false,
         }
     }
 }

@@ -220,11 +220,13 @@ impl Clock for QuorumClock {
         let Some(bounds) = state.agreement.read(now) else {
             return Reading::until(ceil_millis(self.time.wall_micros()), Trust::Unsettled);
         };
-        let is_contradicted = state.agreement.is_contradicted();
+        let contradiction = state.agreement.contradiction(now);
         drop(state);
         let (lo, hi) = (now + bounds.lo, now + bounds.hi);
-        if is_contradicted {
-            return Reading::until(ceil_millis(hi), Trust::Contradicted);
+        if let Some(said) = contradiction {
+            let is_behind = said.lo > bounds.hi;
+            let trust = if is_behind { Trust::Behind } else { Trust::Contradicted };
+            return Reading::until(ceil_millis(hi), trust);
         }
         if bounds.width() > self.width_max {
             return Reading::until(ceil_millis(hi), Trust::Wide);
@@ -393,8 +395,13 @@ mod tests {
         observe(&clock, 3, 3_000_000);
         clock.settle(&[NodeId(2), NodeId(3)]);
         let now = clock.now();
-        assert_eq!((now.trust, now.interval.lo()), (Trust::Contradicted, Millis(0)));
+        assert_eq!((now.trust, now.interval.lo()), (Trust::Behind, Millis(0)));
         assert_eq!(now.latest(), Millis(u64::MAX), "what may have expired is in doubt");
+        observe(&clock, 2, -3_000_000);
+        observe(&clock, 3, -3_000_000);
+        clock.settle(&[NodeId(2), NodeId(3)]);
+        let now = clock.now();
+        assert_eq!((now.trust, now.latest()), (Trust::Contradicted, Millis(u64::MAX)));
         assert!(now.interval.hi() > Millis(1_600_000_000_000), "items get stamps");
         observe(&clock, 2, 0);
         observe(&clock, 3, 0);

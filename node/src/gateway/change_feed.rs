@@ -1,12 +1,13 @@
 //! `GET …/docs` with `A-IM`: the change feed, of latest versions or of all versions and deletes. The etag
-//! is the continuation: on every page, and on the 304 that says there is nothing new.
+//! is the continuation: on every page, and on the 304 that says there is nothing new. A page is empty if
+//! what is asked for did not come before the request's time was up.
 
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use axum::http::{StatusCode, header};
 use ephemeris_store::catalog::PartitionRecord;
-use ephemeris_store::change_feed::{FeedStart, HistoryStart, RowForm};
+use ephemeris_store::change_feed::{FeedPage, FeedStart, HistoryStart, RowForm};
 use ephemeris_store::charge::Charge;
 use ephemeris_store::ids::{Lsn, ResourceId};
 use ephemeris_store::query::{PageLimits, Scope};
@@ -16,12 +17,14 @@ use ephemeris_store::timeline::FeedPosition;
 use super::error::{ApiError, Failure};
 use super::headers::RequestHeaders;
 use super::path::ContainerPath;
-use super::query::{ITEMS_MAX, PAGE_BYTES_MAX, key_scope};
+use super::query::{ITEMS_MAX, PAGE_BYTES_MAX, TIME_PART, key_scope};
 use super::reply::{Reply, envelope};
 use super::resolve::Resolved;
 use super::session::Freshness;
 use super::{Call, Gateway};
+use crate::clock;
 use crate::partition::{ChangesRequest, Feed, PartitionRequest, PartitionResponse, ReadLevel};
+use crate::requests::RequestError;
 
 /// The feed of last versions.
 const LATEST_VERSION: &str = "Incremental Feed";
@@ -45,27 +48,75 @@ pub(crate) async fn read(
     let partition = partition(&call.headers, &resolved, &scope)?;
     let limits =
         PageLimits { rows: call.headers.page_rows()?, bytes: PAGE_BYTES_MAX, items: ITEMS_MAX };
-    let (group, level) = (partition.group, level(freshness.at(&gateway.node, &partition), feed));
-    let request = PartitionRequest::Changes(Box::new(ChangesRequest { feed, scope, limits }));
-    let response = gateway.node.read_partition(group, request, level, call.deadline).await?;
-    if let PartitionResponse::ChangesRefused(refusal) = response {
-        return Err(ApiError::BadRequest(refusal.to_string()).into());
-    }
-    let PartitionResponse::Changes { lsn, page } = response else {
-        unreachable!("`ask_partition` checks what is answered");
+    let freshness = freshness.at(&gateway.node, &partition);
+    let time_is_up = clock::monotonic() + gateway.timeout() / TIME_PART;
+    let mut reading = Reading::new(ChangesRequest { feed, scope, limits });
+    let (lsn, page, charge) = loop {
+        let (group, level) = (partition.group, level(freshness, reading.request.feed));
+        let request = PartitionRequest::Changes(Box::new(reading.request.clone()));
+        let response = gateway.node.read_partition(group, request, level, call.deadline).await;
+        if let Some(end) = reading.take(response, clock::monotonic() >= time_is_up)? {
+            break end;
+        }
     };
-    let mut work = page.work;
-    work.first_page = true;
-    let reply = if page.rows.is_empty() {
-        Reply::empty(StatusCode::NOT_MODIFIED)
-    } else {
+    let reply = if has_news(&page) {
         let rid = ResourceId::Container(resolved.container.number).to_string();
-        let rows = &page.rows;
-        Reply::json(StatusCode::OK, envelope(&rid, "Documents", rows)).page(rows.len(), None)
+        let body = envelope(&rid, "Documents", &page.rows);
+        Reply::json(StatusCode::OK, body).page(page.rows.len(), None)
+    } else {
+        Reply::empty(StatusCode::NOT_MODIFIED)
     };
     let reply = reply.header(header::ETAG, format!("\"{}\"", page.through));
-    let headers = resolved.headers().at(partition.range, lsn);
-    Ok(reply.charge(Charge::query_page(&work)).data(headers))
+    Ok(reply.charge(charge).data(resolved.headers().at(partition.range, lsn)))
+}
+
+/// One page after the other, until there is something to show, nothing more to see, or time is up: then
+/// the page is empty, and its place further on.
+struct Reading {
+    /// What is asked for next.
+    request: ChangesRequest,
+    /// What the pages so far cost.
+    charge: Charge,
+    /// The last of them.
+    reached: Option<(Lsn, FeedPage)>,
+}
+
+impl Reading {
+    fn new(request: ChangesRequest) -> Self {
+        Self { request, charge: Charge::ZERO, reached: None }
+    }
+
+    /// Takes up what a partition answered: the page that the client gets, or none yet.
+    fn take(
+        &mut self,
+        response: Result<PartitionResponse, RequestError>,
+        is_time_up: bool,
+    ) -> Result<Option<(Lsn, FeedPage, Charge)>, Failure> {
+        let (lsn, page) = match (response, self.reached.take()) {
+            (Ok(PartitionResponse::Changes { lsn, page }), _) => (lsn, page),
+            (Ok(PartitionResponse::ChangesRefused(refusal)), _) => {
+                return Err(ApiError::BadRequest(refusal.to_string()).into());
+            }
+            (Ok(_), _) => unreachable!("a partition answers what it is asked"),
+            // What was paid for already is not thrown away.
+            (Err(RequestError::Throttled { .. }), Some((lsn, page))) => {
+                return Ok(Some((lsn, page, self.charge)));
+            }
+            (Err(error), _) => return Err(error.into()),
+        };
+        self.charge += Charge::query_page(&page.work);
+        if !page.rows.is_empty() || !page.more || is_time_up {
+            return Ok(Some((lsn, page, self.charge)));
+        }
+        self.request.feed = self.request.feed.behind(page.through);
+        self.reached = Some((lsn, page));
+        Ok(None)
+    }
+}
+
+/// True unless the reader has seen everything: an empty page may have more behind it.
+fn has_news(page: &FeedPage) -> bool {
+    !page.rows.is_empty() || page.more
 }
 
 /// The feed that the client reads, and where it is.
@@ -175,7 +226,10 @@ fn partition(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
+    use ephemeris_store::charge::QueryWork;
     use ephemeris_store::partition_key::{Epk, PartitionKey};
 
     use super::super::resolve;
@@ -265,6 +319,64 @@ mod tests {
         assert_eq!(start_of(&[time, tag]).unwrap(), FeedStart::After(Lsn(7)));
         assert!(start_of(&[("if-none-match", "\"x\"")]).is_err());
         assert!(start_of(&[("if-modified-since", "yesterday")]).is_err());
+    }
+
+    /// What partitions answer with a page that ends there.
+    fn answer(through: u64, rows: usize, more: bool) -> Result<PartitionResponse, RequestError> {
+        let work = QueryWork { first_page: true, ..QueryWork::default() };
+        let rows = vec![b"{}".to_vec().into(); rows];
+        let page = FeedPage { rows, through: FeedPosition::end_of(Lsn(through)), more, work };
+        Ok(PartitionResponse::Changes { lsn: Lsn(9), page })
+    }
+
+    /// A reader at the beginning.
+    fn reading() -> Reading {
+        let feed = Feed::LatestVersion(FeedStart::Beginning, RowForm::Flat);
+        let limits = PageLimits { rows: 1, bytes: 1, items: 1 };
+        Reading::new(ChangesRequest { feed, scope: Scope::default(), limits })
+    }
+
+    /// What so many pages without rows cost.
+    fn price(pages: usize) -> Charge {
+        let work = QueryWork { first_page: true, ..QueryWork::default() };
+        std::iter::repeat_n(Charge::query_page(&work), pages).sum()
+    }
+
+    #[test]
+    fn pages_without_what_is_asked_for_are_passed() {
+        let mut reading = reading();
+        for through in [3, 5] {
+            assert!(reading.take(answer(through, 0, true), false).unwrap().is_none());
+            let after = FeedStart::After(Lsn(through));
+            assert_eq!(reading.request.feed, Feed::LatestVersion(after, RowForm::Flat));
+        }
+        let (lsn, page, charge) = reading.take(answer(7, 1, true), false).unwrap().unwrap();
+        assert_eq!((lsn, page.through), (Lsn(9), FeedPosition::end_of(Lsn(7))));
+        assert_eq!((page.rows.len(), charge), (1, price(3)));
+    }
+
+    #[test]
+    fn only_who_has_seen_everything_is_told_that_there_is_nothing_new() {
+        for (more, is_time_up) in [(false, false), (false, true), (true, true)] {
+            let page = reading().take(answer(7, 0, more), is_time_up).unwrap();
+            assert_eq!(has_news(&page.unwrap().1), more, "{more}, {is_time_up}");
+        }
+    }
+
+    #[test]
+    fn a_page_that_ran_out_of_time_or_request_units_tells_how_far_it_came() {
+        let throttled = || Err(RequestError::Throttled { retry_after: Duration::ZERO });
+        for (last, is_time_up, reached, pages) in
+            [(answer(5, 0, true), true, 5, 2), (throttled(), false, 3, 1)]
+        {
+            let mut reading = reading();
+            assert!(reading.take(answer(3, 0, true), false).unwrap().is_none());
+            let (_, page, charge) = reading.take(last, is_time_up).unwrap().unwrap();
+            assert_eq!(page.through, FeedPosition::end_of(Lsn(reached)));
+            assert!(has_news(&page), "there is more");
+            assert_eq!(charge, price(pages));
+        }
+        assert!(reading().take(throttled(), false).is_err(), "nothing was reached");
     }
 
     #[test]

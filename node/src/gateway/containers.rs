@@ -88,7 +88,9 @@ async fn create_in_catalog(
         let command =
             CatalogCommand::CreateContainer { database, definition, throughput, placement };
         match gateway.try_change_catalog(call, command).await? {
-            Ok(Created::Container { container, ttl_epoch }) => return Ok((container, ttl_epoch)),
+            Ok(Created::Container { container, policy_epoch }) => {
+                return Ok((container, policy_epoch));
+            }
             Ok(
                 other @ (Created::Nothing
                 | Created::Database(_)
@@ -211,7 +213,7 @@ fn with_quota(reply: Reply, statistics: &[PartitionStatistics]) -> Reply {
 
 /// `PUT /dbs/d/colls/c`
 ///
-/// Answers 200 only when every partition has the new time-to-live policy.
+/// Answers 200 only when every partition has applied the new definition.
 pub(crate) async fn replace(
     gateway: &Gateway,
     call: &Call,
@@ -223,15 +225,15 @@ pub(crate) async fn replace(
     let text = Value::Object(definition.json().clone()).to_string();
     let command = CatalogCommand::ReplaceContainer { container, definition: text, precondition };
     let created = gateway.change_catalog(call, command).await?;
-    let Created::Container { ttl_epoch, .. } = created else {
+    let Created::Container { policy_epoch, .. } = created else {
         return Err(not_a_container(&created).into());
     };
     let resolved = resolved(gateway, container)?;
     let partitions = resolved.partitions();
-    if let Err(error) = set_policies(gateway, call, partitions, ttl_epoch, &definition).await {
+    if let Err(error) = set_policies(gateway, call, partitions, policy_epoch, &definition).await {
         return Err(ApiError::Timeout(format!(
-            "The definition was changed, but not every partition has applied its time to live \
-             yet ({error}). They will; send the request again to be told when."
+            "The definition was changed, but not every partition has applied it yet ({error}). \
+             They will; send the request again to be told when."
         ))
         .into());
     }

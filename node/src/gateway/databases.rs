@@ -47,7 +47,8 @@ pub(crate) async fn create(gateway: &Gateway, call: &Call) -> Result<Reply, Fail
     gateway.change_catalog(call, command).await?;
     let view = gateway.node.directory().current();
     let database = view.database_named(name.as_str());
-    let database = database.ok_or_else(|| ApiError::Timeout("deleted meanwhile".to_string()))?;
+    let deleted = || ApiError::Timeout("The database was deleted again meanwhile.".to_string());
+    let database = database.ok_or_else(deleted)?;
     Ok(reply(StatusCode::CREATED, database).charge(Charge::METADATA_WRITE))
 }
 

@@ -20,6 +20,7 @@ use ephemeris_store::query::QueryError;
 use ephemeris_store::query::client_plan::PlanRefusal;
 use thiserror::Error;
 
+use super::headers::malformed;
 use super::reply::DataHeaders;
 use crate::consistency::RefusedLevel;
 use crate::partition::Price;
@@ -324,8 +325,14 @@ impl From<RequestError> for ApiError {
             RequestError::NotExecuted => ApiError::NotExecuted(message),
             RequestError::Gone => ApiError::StaleMap,
             RequestError::Throttled { retry_after } => ApiError::Throttled { retry_after },
-            RequestError::Unknown(_) => ApiError::Timeout(message),
-            RequestError::Doubtful(_) | RequestError::Fault(_) => ApiError::Unavailable(message),
+            RequestError::Unknown(reason) => ApiError::Timeout(format!(
+                "The outcome of the write is unknown: {reason}. Read before you send it again."
+            )),
+            RequestError::Doubtful(reason) => ApiError::Unavailable(format!(
+                "Whether the item has expired cannot be settled right now: {reason}. Nothing was \
+                 executed; try again."
+            )),
+            RequestError::Fault(_) => ApiError::Unavailable(message),
         }
     }
 }
@@ -373,18 +380,15 @@ impl From<InvalidPermission> for ApiError {
 
 impl From<RefusedLevel> for ApiError {
     fn from(error: RefusedLevel) -> Self {
-        let message = match &error {
-            RefusedLevel::Unknown(_) => {
-                format!("The header x-ms-consistency-level is not valid: {error}.")
-            }
-            RefusedLevel::UnknownStrategy(_) => {
-                format!("The header x-ms-cosmos-read-consistency-strategy is not valid: {error}.")
+        match error {
+            RefusedLevel::Unknown(level) => malformed("x-ms-consistency-level", &level),
+            RefusedLevel::UnknownStrategy(strategy) => {
+                malformed("x-ms-cosmos-read-consistency-strategy", &strategy)
             }
             RefusedLevel::Stronger { .. } | RefusedLevel::NotGlobal(_) | RefusedLevel::Both => {
-                error.to_string()
+                ApiError::BadRequest(error.to_string())
             }
-        };
-        ApiError::BadRequest(message)
+        }
     }
 }
 

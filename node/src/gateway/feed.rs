@@ -11,21 +11,21 @@ use serde_json::Map;
 
 use super::continuation::Tokens;
 use super::error::{ApiError, Failure};
-use super::query::QuerySpec;
+use super::query::{PAGE_BYTES_MAX, QuerySpec};
 use super::reply::{Reply, envelope};
 use super::{Call, Gateway};
 
 /// A resource of a feed: its number, by which the feed is ordered, and its JSON.
 pub(crate) type Listed = (u64, Map<String, serde_json::Value>);
 
-/// Answers with a feed as it is.
+/// Answers with a feed as it is. Resources behind the page are not asked for.
 pub(crate) fn list(
     gateway: &Gateway,
     call: &Call,
     (rid, name): (&str, &str),
-    resources: Vec<Listed>,
+    resources: impl IntoIterator<Item = Listed>,
 ) -> Result<Reply, Failure> {
-    answer(gateway, call, (rid, name), resources, None)
+    answer(gateway, call, (rid, name), None, Rows::listed(resources))
 }
 
 /// Answers a query over a feed.
@@ -33,37 +33,34 @@ pub(crate) fn query(
     gateway: &Gateway,
     call: &Call,
     (rid, name): (&str, &str),
-    resources: Vec<Listed>,
+    resources: impl IntoIterator<Item = Listed>,
 ) -> Result<Reply, Failure> {
     let spec = QuerySpec::parse(&call.body)?;
     if spec.resume.is_some() {
         let message = "A list is not resumed by a resumeFilter, but by its continuation.";
         return Err(ApiError::BadRequest(message.to_string()).into());
     }
-    answer(gateway, call, (rid, name), resources, Some(&spec))
+    let rows = Rows::selected(&spec, resources, gateway.node.now().interval.hi())?;
+    answer(gateway, call, (rid, name), Some(&spec), rows)
 }
 
 fn answer(
     gateway: &Gateway,
     call: &Call,
     (rid, name): (&str, &str),
-    resources: Vec<Listed>,
     spec: Option<&QuerySpec>,
+    rows: Rows<'_>,
 ) -> Result<Reply, Failure> {
     let tokens = Tokens::new(gateway.cluster()?, &(rid, name, spec));
     let after = call.headers.continuation()?.map(|token| tokens.read(token)).transpose()?;
-    let result = match spec {
-        None => Rows::listed(resources),
-        Some(spec) => Rows::selected(spec, resources, gateway.node.now().interval.hi())?,
-    };
-    let (rows, next) = result.page(after, call.headers.page_rows()?)?;
+    let (rows, next) = rows.page(after, call.headers.page_rows()?)?;
     let next = next.map(|position| tokens.write(&position)).transpose()?;
     let reply = Reply::json(StatusCode::OK, envelope(rid, name, &rows));
     Ok(reply.charge(Charge::METADATA_READ).page(rows.len(), next.as_deref()))
 }
 
 /// Where a page of a feed ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 enum Place {
     /// Behind the resource with this number.
     Listed(u64),
@@ -72,8 +69,8 @@ enum Place {
 }
 
 /// Everything a request asks for, in order; what it gets are pages of it.
-enum Rows {
-    Listed(Vec<(u64, Vec<u8>)>),
+enum Rows<'r> {
+    Listed(Box<dyn Iterator<Item = Listed> + 'r>),
     Selected(Vec<Vec<u8>>),
 }
 
@@ -81,15 +78,18 @@ fn text(resource: &Map<String, serde_json::Value>) -> Vec<u8> {
     serde_json::to_vec(resource).expect("JSON serialises")
 }
 
-impl Rows {
+impl<'r> Rows<'r> {
     /// The resources as they are.
-    fn listed(resources: Vec<Listed>) -> Self {
-        let row = |(number, resource): Listed| (number, text(&resource));
-        Self::Listed(resources.into_iter().map(row).collect())
+    fn listed(resources: impl IntoIterator<Item = Listed, IntoIter: 'r>) -> Self {
+        Self::Listed(Box::new(resources.into_iter()))
     }
 
     /// What a query makes of the resources.
-    fn selected(spec: &QuerySpec, resources: Vec<Listed>, now: Millis) -> Result<Self, ApiError> {
+    fn selected(
+        spec: &QuerySpec,
+        resources: impl IntoIterator<Item = Listed>,
+        now: Millis,
+    ) -> Result<Self, ApiError> {
         let policy = indexing::complete(None).expect("the default policy is valid");
         let index = IndexRules::new(&policy).expect("the default policy is valid");
         let computed = ComputedProperties::default();
@@ -103,28 +103,21 @@ impl Rows {
         Ok(Self::Selected(selected.into_iter().map(|row| row.value.to_json()).collect()))
     }
 
-    /// The first rows behind a place, and the place of the last if there are more.
+    /// The page behind a place, and the place of its last row if there are more.
     fn page(
         self,
         after: Option<Place>,
         limit: usize,
     ) -> Result<(Vec<Vec<u8>>, Option<Place>), ApiError> {
         match (self, after) {
-            (Rows::Listed(mut rows), None | Some(Place::Listed(_))) => {
-                if let Some(Place::Listed(after)) = after {
-                    rows.retain(|(number, _)| *number > after);
-                }
-                let more = rows.len() > limit;
-                rows.truncate(limit);
-                let next = rows.last().filter(|_| more).map(|(number, _)| Place::Listed(*number));
-                Ok((rows.into_iter().map(|(_, row)| row).collect(), next))
+            (Rows::Listed(resources), None | Some(Place::Listed(_))) => {
+                let placed = resources.map(|(number, resource)| (Place::Listed(number), resource));
+                let rest = placed.filter(|(place, _)| Some(*place) > after);
+                Ok(cut(rest.map(|(place, resource)| (place, text(&resource))), limit))
             }
             (Rows::Selected(rows), None | Some(Place::Row(_))) => {
-                let after = if let Some(Place::Row(after)) = after { after } else { 0 };
-                let skip = usize::try_from(after).unwrap_or(usize::MAX);
-                let more = rows.len().saturating_sub(skip) > limit;
-                let next = more.then(|| Place::Row(after + limit as u64));
-                Ok((rows.into_iter().skip(skip).take(limit).collect(), next))
+                let placed = (1..).map(Place::Row).zip(rows);
+                Ok(cut(placed.filter(|(place, _)| Some(*place) > after), limit))
             }
             (Rows::Listed(_) | Rows::Selected(_), Some(_)) => {
                 let message = "The continuation token is of another kind.";
@@ -132,6 +125,24 @@ impl Rows {
             }
         }
     }
+}
+
+/// The first rows, one at least and as many as a page may hold, and the place of the last if there are
+/// more.
+fn cut(
+    rows: impl Iterator<Item = (Place, Vec<u8>)>,
+    limit: usize,
+) -> (Vec<Vec<u8>>, Option<Place>) {
+    let (mut page, mut bytes, mut last) = (Vec::new(), 0, None);
+    for (place, row) in rows {
+        bytes += row.len();
+        if last.is_some() && (page.len() == limit || bytes > PAGE_BYTES_MAX) {
+            return (page, last);
+        }
+        page.push(row);
+        last = Some(place);
+    }
+    (page, None)
 }
 
 #[cfg(test)]
@@ -196,6 +207,35 @@ mod tests {
         let spec = QuerySpec::parse(body.as_bytes()).unwrap();
         assert!(Rows::selected(&spec, databases(10), Millis(0)).is_ok());
         assert!(Rows::selected(&spec, databases(40), Millis(0)).is_err());
+    }
+
+    #[test]
+    fn a_page_ends_where_it_would_be_too_large() {
+        let large = |number: u64, bytes: usize| {
+            let json = serde_json::json!({ "id": "x".repeat(bytes) });
+            (number, json.as_object().unwrap().clone())
+        };
+        let half = PAGE_BYTES_MAX / 2 - 100;
+        let sizes = [half, half, half, PAGE_BYTES_MAX, 1];
+        let mut shown = Vec::new();
+        let (mut after, mut pages) = (None, Vec::new());
+        loop {
+            let resources = (1..).zip(sizes).map(|(number, bytes)| {
+                shown.push(number);
+                large(number, bytes)
+            });
+            let (rows, next) = Rows::listed(resources).page(after, 100).unwrap();
+            pages.push(rows.len());
+            if next.is_none() {
+                break;
+            }
+            after = next;
+        }
+        assert_eq!(pages, [2, 1, 1, 1]);
+        assert_eq!(shown[..3], [1, 2, 3], "one behind the page shows that there are more");
+        let rows = sizes.map(|bytes| vec![b'x'; bytes]).to_vec();
+        let (page, next) = Rows::Selected(rows).page(Some(Place::Row(1)), 100).unwrap();
+        assert_eq!((page.len(), next), (2, Some(Place::Row(3))));
     }
 
     #[test]

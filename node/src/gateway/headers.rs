@@ -228,7 +228,8 @@ impl RequestHeaders {
 /// How much of a wrong header an error message shows, in characters.
 const SHOWN_CHARS_MAX: usize = 100;
 
-fn malformed(name: &str, value: &str) -> ApiError {
+/// A header whose value means nothing; only its beginning is shown.
+pub(super) fn malformed(name: &str, value: &str) -> ApiError {
     let shown: String = value.chars().take(SHOWN_CHARS_MAX).collect();
     ApiError::BadRequest(format!("The value '{shown}' of the header {name} is not valid."))
 }

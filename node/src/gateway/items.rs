@@ -8,7 +8,9 @@ use ephemeris_store::binary_json;
 use ephemeris_store::catalog::PartitionRecord;
 use ephemeris_store::charge::Charge;
 use ephemeris_store::codec;
-use ephemeris_store::command::{Action, Effect, ItemWrite, Refused, WRITES_BYTES_MAX, Written};
+use ephemeris_store::command::{
+    Action, Effect, ItemWrite, Precondition, Refused, WRITES_BYTES_MAX, Written,
+};
 use ephemeris_store::document::{Document, IdField, ParsedDocument};
 use ephemeris_store::ids::{ItemId, Lsn};
 use ephemeris_store::item::{ItemKey, LogicalPartition, client_json};
@@ -22,7 +24,7 @@ use super::reply::{DataHeaders, Reply};
 use super::resolve::Resolved;
 use super::session::Freshness;
 use super::{Call, Gateway};
-use crate::partition::{PartitionRequest, PartitionResponse};
+use crate::partition::{PartitionRequest, PartitionResponse, ReadItem};
 
 /// `POST /dbs/d/colls/c/docs`
 pub(crate) async fn create(
@@ -55,7 +57,9 @@ async fn store_new(
     let key = key_of(call, &resolved, &parsed).map_err(Failure::in_body)?;
     let item = ItemKey::new(&definition.place(&key), &key, &id);
     let body = parsed.document.body.clone();
-    write(gateway, call, &resolved, (item, action(parsed.document)), body).await
+    let (precondition, action) = (call.headers.precondition()?, action(parsed.document));
+    let write = ItemWrite { key: item, precondition, action };
+    store(gateway, call, &resolved, write, body).await
 }
 
 /// `PUT /dbs/d/colls/c/docs/i`: the body may give the item another id.
@@ -73,6 +77,7 @@ pub(crate) async fn replace(
     let place = definition.place(&key);
     let to = ItemKey::new(&place, &key, &id);
     call.access.check_item(&to, definition)?;
+    let precondition = precondition(call, &resolved, segment)?;
     let item = if resolved.item_number(segment).is_some() {
         locate(gateway, call, &resolved, segment).await?
     } else {
@@ -85,7 +90,8 @@ pub(crate) async fn replace(
     let (document, body) = (parsed.document.clone(), parsed.document.body);
     let action =
         if item == to { Action::Replace(document) } else { Action::Rename { to, document } };
-    write(gateway, call, &resolved, (item, action), body).await
+    let write = ItemWrite { key: item, precondition, action };
+    store(gateway, call, &resolved, write, body).await
 }
 
 /// `GET /dbs/d/colls/c/docs/i`
@@ -98,15 +104,33 @@ pub(crate) async fn read(
     let freshness = Freshness::of(call)?;
     let condition = call.headers.read_condition()?;
     let resolved = gateway.container(call, path).await?;
-    let key = locate(gateway, call, &resolved, segment).await?;
-    let partition = resolved.partition(key.slot())?;
-    let (group, level) = (partition.group, freshness.at(&gateway.node, partition));
-    let request = PartitionRequest::Read(key);
-    let response = gateway.node.read_partition(group, request, level, call.deadline).await?;
-    let PartitionResponse::Read { lsn, item } = response else {
-        unreachable!("`ask_partition` checks what is answered");
+    let number = resolved.item_number(segment);
+    let mut renamed_from = None;
+    let (range, lsn, item) = loop {
+        let key = locate(gateway, call, &resolved, segment).await?;
+        let partition = resolved.partition(key.slot())?;
+        let (node, group) = (&gateway.node, partition.group);
+        let request = PartitionRequest::Read(key.clone());
+        let response = match number {
+            None => {
+                let level = freshness.at(node, partition);
+                node.read_partition(group, request, level, call.deadline).await?
+            }
+            // Where it stands is what the leader has said.
+            Some(_) => node.ask_partition(group, request, call.deadline).await?,
+        };
+        let PartitionResponse::Read { lsn, item } = response else {
+            unreachable!("`ask_partition` checks what is answered");
+        };
+        let is_meant = |item: &ReadItem| number.is_none_or(|number| item.stamp.number == number);
+        let item = item.filter(is_meant);
+        if number.is_none() || item.is_some() || renamed_from.as_ref() == Some(&key) {
+            break (partition.range, lsn, item);
+        }
+        // It may have got another id between the two requests.
+        renamed_from = Some(key);
     };
-    let headers = resolved.headers().at(partition.range, lsn);
+    let headers = resolved.headers().at(range, lsn);
     let Some(item) = item else { return Err(missing(headers)) };
     let headers = headers.item(item.stamp.lsn);
     let etag = item.stamp.etag;
@@ -127,7 +151,7 @@ pub(crate) async fn delete(
     segment: &str,
 ) -> Result<Reply, Failure> {
     let resolved = gateway.container(call, path).await?;
-    let precondition = call.headers.precondition()?;
+    let precondition = precondition(call, &resolved, segment)?;
     let key = locate(gateway, call, &resolved, segment).await?;
     let write = ItemWrite { key, precondition, action: Action::Delete };
     let (written, headers) = write_one(gateway, call, &resolved, write).await?;
@@ -142,7 +166,7 @@ pub(crate) async fn patch(
     segment: &str,
 ) -> Result<Reply, Failure> {
     let resolved = gateway.container(call, path).await?;
-    let precondition = call.headers.precondition()?;
+    let precondition = precondition(call, &resolved, segment)?;
     let rules = resolved.container.definition.rules();
     Patch::parse(&call.body, rules).map_err(Failure::in_body)?;
     let key = locate(gateway, call, &resolved, segment).await?;
@@ -252,8 +276,20 @@ pub(crate) fn named_key(call: &Call, resolved: &Resolved) -> Result<PartitionKey
     complete.map(|()| key).map_err(|_| ApiError::KeyShape)
 }
 
+/// The condition of a write to the item that a path's last segment names.
+fn precondition(call: &Call, resolved: &Resolved, segment: &str) -> Result<Precondition, ApiError> {
+    let asked_for = call.headers.precondition()?;
+    Ok(match (resolved.item_number(segment), asked_for) {
+        (Some(number), Precondition::None | Precondition::IfMatchAny) => {
+            Precondition::IsItem(number)
+        }
+        // No two items have the same etag.
+        (_, asked_for) => asked_for,
+    })
+}
+
 /// The key of the item that a path's last segment names.
-pub(crate) async fn locate(
+async fn locate(
     gateway: &Gateway,
     call: &Call,
     resolved: &Resolved,
@@ -279,14 +315,14 @@ pub(crate) async fn locate(
     Ok(ItemKey::new(&definition.place(&key), &key, &id))
 }
 
-async fn write(
+/// Stores a version with this body.
+async fn store(
     gateway: &Gateway,
     call: &Call,
     resolved: &Resolved,
-    (key, action): (ItemKey, Action),
+    write: ItemWrite,
     body: Bytes,
 ) -> Result<Reply, Failure> {
-    let write = ItemWrite { key, precondition: call.headers.precondition()?, action };
     let (written, headers) = write_one(gateway, call, resolved, write).await?;
     let status = match written.effect {
         Effect::Created => StatusCode::CREATED,

@@ -1,7 +1,8 @@
 //! The gateway: what Cosmos clients talk to, on every node.
 //!
-//! 1. `path`, `auth` and `access`: what is named, with whose word, and whether that is enough.
-//! 2. `headers` and the body are read once, into types.
+//! 1. `path`, `auth`, `headers` and `access`: what is named, with whose word, and whether that is
+//!    enough.
+//! 2. The body is read; who may not send it is refused without.
 //! 3. `resolve` finds the container in this node's copy of the catalog.
 //! 4. The request goes to the leader of its partition, here or on another node; changes of leader
 //!    are absorbed until the request's deadline. A read that need not see everything is answered by
@@ -62,7 +63,7 @@ use reply::ACTIVITY_ID;
 pub(crate) use reply::Reply;
 
 use access::Access;
-use auth::Verifier;
+use auth::{Credential, Verifier};
 use counted::Counted;
 use headers::{PostKind, RequestHeaders};
 use path::{ContainerPath, Target, UserPath};
@@ -107,7 +108,7 @@ pub(crate) enum Verb {
     Other,
 }
 
-/// A request that was signed and read.
+/// A request that was signed, is allowed, and was read.
 pub(crate) struct Call {
     method: Method,
     pub(crate) verb: Verb,
@@ -228,37 +229,69 @@ impl Gateway {
     }
 
     async fn answer(&self, parts: Parts, body: Body) -> Result<Reply, Failure> {
-        let _under_way = UnderWay::enter(&self.under_way)?;
-        let segments = Segments::parse(parts.uri.path())?;
-        let method = parts.method.clone();
-        let (cluster, date) = (self.node.cluster(), self.node.date());
-        let name = method.as_str();
-        let credential = self.verifier.verify(name, &segments, &parts.headers, cluster, date)?;
-        let target = segments.target()?;
-        let body = read_body(&parts, body).await?;
-        let headers = RequestHeaders::new(parts.headers, &parts.uri);
-        let verb = Verb::of(&method, &headers);
-        // Pages are what there is much of; whatever else is asked adds little.
-        if matches!((&target, verb), (Target::Items(_), Verb::Get | Verb::Post(PostKind::Query))) {
-            self.untaken.check()?;
+        let under_way = UnderWay::enter(&self.under_way)?;
+        let (credential, target) = self.verified(&parts)?;
+        let mut call = match self.admit(parts, credential, &target).await {
+            Ok(call) => call,
+            Err(failure) => {
+                drop(under_way);
+                drain(body).await;
+                return Err(failure);
+            }
+        };
+        if !body.is_end_stream() {
+            let begun = clock::monotonic();
+            call.body = read_body(&call.headers, body).await?;
+            // The time that a body takes to arrive is its client's.
+            call.deadline += begun.elapsed();
+            // What was allowed may have been taken away meanwhile.
+            call.access = self.access(credential, call.deadline).await?;
+            access::check(self, &call, &target).await?;
         }
-        let deadline = clock::monotonic() + self.timeout();
-        let access = self.access(credential, deadline).await?;
-        let account = self.node.config().consistency;
-        // The account tells clients what they may ask for.
-        let is_account = matches!(target, Target::Account);
-        let consistency = if is_account { account } else { headers.consistency(account)? };
-        let call = Call { method, verb, access, headers, body, consistency, deadline };
-        access::check(self, &call, &target).await?;
         let price = price(&call, &target);
         let answered = match dispatch(self, &call, &target).await {
             Err(Failure { error: ApiError::StaleMap, .. }) => {
-                Box::pin(self.node.catalog_barrier(deadline)).await?;
+                Box::pin(self.node.catalog_barrier(call.deadline)).await?;
                 Box::pin(dispatch(self, &call, &target)).await
             }
             answered => answered,
         };
         answered.map(|reply| reply.priced(price)).map_err(|failure| failure.priced(price))
+    }
+
+    /// With whose word a request comes, and what it names.
+    fn verified(&self, parts: &Parts) -> Result<(Credential, Target), ApiError> {
+        let segments = Segments::parse(parts.uri.path())?;
+        let (cluster, date) = (self.node.cluster(), self.node.date());
+        let method = parts.method.as_str();
+        let credential = self.verifier.verify(method, &segments, &parts.headers, cluster, date)?;
+        Ok((credential, segments.target()?))
+    }
+
+    /// The call of a request that is allowed, as far as its head tells; its body is still to be read.
+    async fn admit(
+        &self,
+        parts: Parts,
+        credential: Credential,
+        target: &Target,
+    ) -> Result<Call, Failure> {
+        // These have short answers, and show clients and operators the way out.
+        if !matches!(target, Target::Account | Target::Admin(_)) {
+            self.untaken.check()?;
+        }
+        let deadline = clock::monotonic() + self.timeout();
+        let access = self.access(credential, deadline).await?;
+        let headers = RequestHeaders::new(parts.headers, &parts.uri);
+        let verb = Verb::of(&parts.method, &headers);
+        let method = parts.method;
+        let account = self.node.config().consistency;
+        // The account tells clients what they may ask for.
+        let is_account = matches!(target, Target::Account);
+        let consistency = if is_account { account } else { headers.consistency(account)? };
+        let body = Bytes::new();
+        let call = Call { method, verb, access, headers, body, consistency, deadline };
+        access::check(self, &call, target).await?;
+        Ok(call)
     }
 
     /// Changes the catalog; a refusal becomes the client's error.
@@ -297,10 +330,7 @@ fn price(call: &Call, target: &Target) -> Price {
 }
 
 /// Reads a body that is not too large.
-async fn read_body(parts: &Parts, body: Body) -> Result<Bytes, ApiError> {
-    if body.is_end_stream() {
-        return Ok(Bytes::new());
-    }
+async fn read_body(headers: &RequestHeaders, body: Body) -> Result<Bytes, ApiError> {
     let reading = async {
         let mut stream = body.into_data_stream();
         let mut bytes = Bytes::new();
@@ -321,12 +351,26 @@ async fn read_body(parts: &Parts, body: Body) -> Result<Bytes, ApiError> {
         }
         Ok(bytes)
     };
-    if parts.headers.get(CONTENT_ENCODING).is_some_and(|coding| coding != "identity") {
+    if headers.raw().get(CONTENT_ENCODING).is_some_and(|coding| coding != "identity") {
         return Err(ApiError::BadRequest("The body must not be compressed.".to_string()));
     }
     tokio::time::timeout(BODY_DEADLINE, reading).await.unwrap_or_else(|_| {
         Err(ApiError::Timeout("The body did not arrive in time; nothing was executed.".into()))
     })
+}
+
+/// Takes in the body of a request that was refused: a client that is cut off may not hear why.
+async fn drain(body: Body) {
+    let draining = async {
+        let (mut stream, mut seen) = (body.into_data_stream(), 0);
+        while let Some(Ok(chunk)) = stream.next().await
+            && seen <= BODY_BYTES_DRAINED_MAX
+        {
+            seen += chunk.len();
+        }
+    };
+    // However it ends, what was refused stays refused.
+    let _ = tokio::time::timeout(BODY_DEADLINE, draining).await;
 }
 
 /// Two pieces of a body; a body that comes in one is not copied.

@@ -93,23 +93,33 @@ impl<'p> Segments<'p> {
 
     /// Resource type and link of the text that is signed.
     pub(crate) fn signed(&self) -> (&str, String) {
-        let segments = self.texts();
-        match segments.as_slice() {
-            [] => ("", String::new()),
-            [link @ .., "operations", "partitionkeydelete"] if link.len() == 4 => {
-                ("colls", link.join("/"))
-            }
-            [owner @ .., kind] if segments.len() % 2 == 1 => (kind, owner.join("/")),
-            [.., kind, _] => (kind, segments.join("/")),
-            [_] => unreachable!("one segment is an odd number of them"),
-        }
+        let (kind, link) = self.kind_and_link();
+        (kind, link.join("/"))
     }
 
     /// The link of the text that is signed when resources are addressed by `_rid`: the last of them
     /// alone, in lower case.
     pub(crate) fn signed_by_rid(&self) -> String {
-        let last = if self.0.len() % 2 == 1 { self.0.iter().rev().nth(1) } else { self.0.last() };
-        last.map(|segment| segment.to_lowercase()).unwrap_or_default()
+        let (_, link) = self.kind_and_link();
+        link.last().map(|segment| segment.to_lowercase()).unwrap_or_default()
+    }
+
+    /// Resource type and link, in segments, of what is signed.
+    fn kind_and_link(&self) -> (&str, &[Cow<'p, str>]) {
+        let segments = self.0.as_slice();
+        match segments {
+            [] => ("", &[]),
+            [link @ .., operations, operation]
+                if link.len() == 4
+                    && operations == "operations"
+                    && operation == "partitionkeydelete" =>
+            {
+                ("colls", link)
+            }
+            [owner @ .., kind] if segments.len() % 2 == 1 => (kind, owner),
+            [.., kind, _] => (kind, segments),
+            [_] => unreachable!("one segment is an odd number of them"),
+        }
     }
 
     /// What the path names.
@@ -281,8 +291,8 @@ mod tests {
         assert_eq!(signed("/dbs/D/"), expect("dbs", "dbs/D", "d"));
         assert_eq!(signed("/dbs/D/colls"), expect("colls", "dbs/D", "d"));
         assert_eq!(signed("/dbs/D/colls/C/docs/I/"), expect("docs", "dbs/D/colls/C/docs/I", "i"));
-        assert_eq!(signed("/dbs/D/colls/C/operations/partitionkeydelete").0, "colls");
-        assert_eq!(signed("/dbs/D/colls/C/operations/partitionkeydelete").1, "dbs/D/colls/C");
+        let clear = "/dbs/D/colls/C/operations/partitionkeydelete";
+        assert_eq!(signed(clear), expect("colls", "dbs/D/colls/C", "c"));
     }
 
     proptest! {

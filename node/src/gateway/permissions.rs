@@ -9,6 +9,7 @@ use ephemeris_store::catalog::{
 };
 use ephemeris_store::charge::Charge;
 use ephemeris_store::ids::{ResourceId, permission_link};
+use ephemeris_store::partition_key::PATHS_MAX;
 use serde_json::{Map, Value, json};
 
 use super::error::{ApiError, Failure};
@@ -66,7 +67,15 @@ impl<'g> Presenter<'g> {
 
 /// The definition in a body, checked.
 fn definition(call: &Call) -> Result<PermissionDefinition, Failure> {
-    PermissionDefinition::parse(&call.json()?).map_err(Failure::in_body)
+    let definition = PermissionDefinition::parse(&call.json()?).map_err(Failure::in_body)?;
+    // No item has a longer key. Replicas accept what they have always accepted.
+    if definition.partition_key.as_ref().is_some_and(|key| key.0.len() > PATHS_MAX) {
+        let message = format!(
+            "The permission is not valid: 'resourcePartitionKey' has more than {PATHS_MAX} values."
+        );
+        return Err(Failure::in_body(ApiError::BadRequest(message)));
+    }
+    Ok(definition)
 }
 
 impl Gateway {

@@ -26,6 +26,8 @@ use super::{Call, Gateway};
 pub(crate) const PAGE_BYTES_MAX: usize = 4 << 20;
 /// Items a partition looks at for one page.
 pub(crate) const ITEMS_MAX: usize = 100_000;
+/// A page ends when this part of the request's time is over.
+pub(crate) const TIME_PART: u32 = 2;
 
 /// A query as it stands in a request's body.
 #[derive(Clone, Debug, Serialize)]

@@ -166,17 +166,10 @@ pub(crate) async fn delete(
     Ok(Reply::empty(StatusCode::NO_CONTENT).charge(Charge::METADATA_WRITE))
 }
 
-async fn all(
-    gateway: &Gateway,
-    call: &Call,
-    path: &ContainerPath,
-    kind: ScriptKind,
-) -> Result<(String, Vec<Listed>), Failure> {
-    let resolved = fresh(gateway, call, path).await?;
-    let container = resolved.container.number;
-    let listed = |script: &Arc<Script>| (u64::from(script.number), to_json(script));
-    let scripts = resolved.view.state().scripts(container, kind).map(listed).collect();
-    Ok((ResourceId::Container(container).to_string(), scripts))
+/// The scripts of a kind: each is shown when its turn comes.
+fn listed(resolved: &Resolved, kind: ScriptKind) -> impl Iterator<Item = Listed> {
+    let scripts = resolved.view.state().scripts(resolved.container.number, kind);
+    scripts.map(|script| (u64::from(script.number), to_json(script)))
 }
 
 /// `GET …/sprocs`
@@ -186,8 +179,9 @@ pub(crate) async fn list(
     path: &ContainerPath,
     kind: ScriptKind,
 ) -> Result<Reply, Failure> {
-    let (rid, scripts) = all(gateway, call, path, kind).await?;
-    feed::list(gateway, call, (&rid, feed_name(kind)), scripts)
+    let resolved = fresh(gateway, call, path).await?;
+    let rid = ResourceId::Container(resolved.container.number).to_string();
+    feed::list(gateway, call, (&rid, feed_name(kind)), listed(&resolved, kind))
 }
 
 /// `POST …/sprocs` with a query
@@ -197,6 +191,7 @@ pub(crate) async fn query(
     path: &ContainerPath,
     kind: ScriptKind,
 ) -> Result<Reply, Failure> {
-    let (rid, scripts) = all(gateway, call, path, kind).await?;
-    feed::query(gateway, call, (&rid, feed_name(kind)), scripts)
+    let resolved = fresh(gateway, call, path).await?;
+    let rid = ResourceId::Container(resolved.container.number).to_string();
+    feed::query(gateway, call, (&rid, feed_name(kind)), listed(&resolved, kind))
 }

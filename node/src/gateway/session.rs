@@ -5,6 +5,7 @@ use ephemeris_store::ids::{Lsn, RangeId};
 
 use super::Call;
 use super::error::ApiError;
+use super::headers::malformed;
 use super::reply::SESSION_TOKEN;
 use crate::consistency::ConsistencyLevel;
 use crate::node::Node;
@@ -39,9 +40,7 @@ impl Freshness {
     /// fresh, so the leader answers, with everything anybody was told of this container.
     pub(crate) fn of(call: &Call) -> Result<Self, ApiError> {
         let text = call.headers.text(&SESSION_TOKEN)?.unwrap_or_default();
-        let session = parse(text).ok_or_else(|| {
-            ApiError::BadRequest(format!("The session token '{text}' is malformed."))
-        })?;
+        let session = parse(text).ok_or_else(|| malformed(SESSION_TOKEN.as_str(), text))?;
         Ok(Self { level: call.consistency, session })
     }
 

@@ -13,9 +13,6 @@ use super::{Call, Gateway};
 use crate::placement::DirectoryView;
 
 const MIN_THROUGHPUT: HeaderName = HeaderName::from_static("x-ms-cosmos-min-throughput");
-/// The least a container can be set to.
-const MANUAL_RU_MIN: u32 = 400;
-const AUTOSCALE_RU_MIN: u32 = 1000;
 
 /// The offer's id: four characters, as clients know them.
 fn id(offer: &Offer) -> String {
@@ -53,13 +50,9 @@ fn to_json(offer: &Offer) -> Map<String, Value> {
 }
 
 fn reply(offer: &Offer) -> Reply {
-    let minimum = match offer.throughput {
-        Throughput::Manual(_) => MANUAL_RU_MIN,
-        Throughput::Autoscale(_) => AUTOSCALE_RU_MIN,
-    };
     Reply::json(StatusCode::OK, Value::Object(to_json(offer)).to_string())
         .etag(offer.resource.etag)
-        .header(MIN_THROUGHPUT, minimum.to_string())
+        .header(MIN_THROUGHPUT, offer.throughput.minimum().to_string())
 }
 
 fn all(view: &DirectoryView) -> Vec<Listed> {

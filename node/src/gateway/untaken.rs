@@ -4,7 +4,7 @@
 //! 2. A large one is handed over in pieces, each as soon as there is room for some of it on the way to the client,
 //!    and counts until the last of them: one byte, so that then there is room for all before it.
 //! 3. One that is not taken in time is cut off.
-//! 4. While too much waits, requests for pages are told to come again.
+//! 4. While too much waits, requests that may be answered at length are told to come again.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -227,7 +227,7 @@ pub(crate) enum Feed {
 
 impl Feed {
     /// The same feed, behind what was read.
-    fn behind(self, through: FeedPosition) -> Self {
+    pub(crate) fn behind(self, through: FeedPosition) -> Self {
         match self {
             Self::LatestVersion(_, form) => {
                 Self::LatestVersion(FeedStart::After(through.lsn), form)

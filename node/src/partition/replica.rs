@@ -247,11 +247,11 @@ impl Duties {
         let machine = self.service.group().machine();
         let Some(container) = directory.container(machine.spec().container) else { return true };
         let known = machine.state().ttl().epoch().min(machine.index().epoch());
-        if known >= container.ttl_epoch {
+        if known >= container.policy_epoch {
             return true;
         }
         let policies = Policies::of(&container.definition);
-        let set = self.service.set_policies(container.ttl_epoch, policies).await;
+        let set = self.service.set_policies(container.policy_epoch, policies).await;
         if let Err(error) = &set {
             debug!(group = %self.service.group().group(), %error, "a policy was not applied yet");
         }

@@ -304,8 +304,11 @@ impl PartitionService {
         &self,
         command: Command,
     ) -> Result<(Outcome, Duration), PartitionError> {
-        let now = stamping(self.clock.now());
-        let before = *self.group.machine().state().ttl();
+        let (now, before) = (self.clock.now(), *self.group.machine().state().ttl());
+        if let Command::Write(_) = command {
+            check_stamps(now.trust, before.policy())?;
+        }
+        let now = stamping(now);
         let jumps = before.is_jump(now.lo());
         let vouchers = jumps.then(|| self.clock.vouching());
         let proposal = Proposal { now, vouchers, command };
@@ -352,7 +355,8 @@ impl PartitionService {
             ReadLevel::AtLeast(_) | ReadLevel::Any => {
                 let directory = self.directory.current();
                 let container = directory.container(self.group.machine().spec().container);
-                let is_old = |container: &Arc<Container>| state.ttl().epoch() < container.ttl_epoch;
+                let is_old =
+                    |container: &Arc<Container>| state.ttl().epoch() < container.policy_epoch;
                 if container.is_some_and(is_old) { Err(self.pass_on()) } else { Ok(()) }
             }
         }
@@ -362,9 +366,19 @@ impl PartitionService {
     async fn catch_up(&self, level: ReadLevel) -> Result<(), PartitionError> {
         match level {
             ReadLevel::Linearizable => Ok(self.group.read_barrier().await?),
-            ReadLevel::Any => self.catch_up_with(self.logged_at_start).await,
-            ReadLevel::AtLeast(lsn) => self.catch_up_with(lsn.max(self.logged_at_start)).await,
+            ReadLevel::Any => self.catch_up_with(self.own_past()).await,
+            ReadLevel::AtLeast(lsn) => self.catch_up_with(lsn.max(self.own_past())).await,
         }
+    }
+
+    /// What this replica may have shown before it started: the end of its log then, unless that was never
+    /// committed, and a leader has taken it away.
+    fn own_past(&self) -> Lsn {
+        if self.group.machine().state().lsn() >= self.logged_at_start {
+            return self.logged_at_start;
+        }
+        let logged = Lsn(self.group.last_logged().map_or(0, |last| last.index));
+        self.logged_at_start.min(logged)
     }
 
     async fn catch_up_with(&self, lsn: Lsn) -> Result<(), PartitionError> {
@@ -380,11 +394,6 @@ impl PartitionService {
 
     async fn write(&self, writes: Vec<ItemWrite>) -> Result<PartitionResponse, PartitionError> {
         check_ready(&self.group.machine().state())?;
-        // Also where nothing expires: that can change, and a stamp stays.
-        if self.clock.now().trust == Trust::Unsettled {
-            let reason = "the nodes' clocks have not agreed yet, and an item needs a stamp";
-            return Err(PartitionError::Doubtful(reason.to_string()));
-        }
         self.settle_reads(&writes).await?;
         let outcome = self.propose(Command::Write(writes)).await?;
         match outcome.effect {
@@ -581,11 +590,24 @@ impl PartitionService {
     }
 }
 
+/// Items are written only by a clock that is good enough for their stamps.
+fn check_stamps(trust: Trust, policy: TtlPolicy) -> Result<(), PartitionError> {
+    let reason = match trust {
+        // Also where nothing expires: that can change, and a stamp stays.
+        Trust::Unsettled => "the nodes' clocks have not agreed yet, and an item needs a stamp",
+        Trust::Behind if policy.is_on() => {
+            "a majority of the nodes' clocks is ahead of this one, and what it stamps would die early"
+        }
+        Trust::Sure | Trust::Wide | Trust::Contradicted | Trust::Behind => return Ok(()),
+    };
+    Err(PartitionError::Doubtful(reason.to_string()))
+}
+
 /// What a reading puts into an entry: nothing, if it is the guess of one clock. A guess that is ahead
 /// would be in every later stamp of the partition, for stamps never go back.
 fn stamping(now: Reading) -> ClockInterval {
     match now.trust {
-        Trust::Sure | Trust::Wide | Trust::Contradicted => now.interval,
+        Trust::Sure | Trust::Wide | Trust::Contradicted | Trust::Behind => now.interval,
         Trust::Unsettled => ClockInterval::exact(Millis(0)),
     }
 }

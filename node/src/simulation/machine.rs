@@ -1,6 +1,7 @@
 //! A simulated machine: clocks that may be wrong, disks that lose what was not synced, and what a
 //! node that runs on it can reach.
 
+use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -204,7 +205,11 @@ impl Platform for Machine {
     }
 
     fn open_storage(&self) -> Result<Storage, StorageError> {
-        let (wal, writer) = Wal::open(Arc::new(self.log.clone()), WAL_OPTIONS)?;
+        let opened = Wal::open(Arc::new(self.log.clone()), WAL_OPTIONS);
+        let (wal, writer) = opened.map_err(|error| StorageError::Io {
+            path: self.log.describe(),
+            source: io::Error::other(error),
+        })?;
         let writing = writer.run_as_task(self.sync_time.clone());
         // It ends when the log is closed, or with the process.
         Tasks::new().spawn_orderly("wal", async move {

@@ -30,7 +30,10 @@ const COUNTERS: Meanings = &[
     ("log_bytes_total", "Bytes written to the log."),
     ("follower_reads_total", "Reads that a replica here answered without leading."),
     ("follower_reads_passed_on_total", "Reads that such a replica left to the leader."),
-    ("ru_charged_total", "Request units of requests that this node settled as leader."),
+    (
+        "ru_charged_total",
+        "Request units of requests that this node answered, as leader or follower.",
+    ),
     ("ttl_sweep_ru_total", "Request units of sweeping and index building, charged to nobody."),
     ("ttl_swept_items_total", "Expired items that this node removed as leader."),
     (

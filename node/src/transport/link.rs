@@ -15,9 +15,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
-use super::Channel;
 use super::frame::{Frame, FrameReader, Kind};
 use super::hello::{Hello, LocalIdentity, Refused};
+use super::{Channel, WRITE_BYTES_TARGET};
 use crate::platform::{Network, Reader, Stream, Writer};
 use crate::supervisor::{self, Tasks};
 
@@ -25,8 +25,6 @@ use crate::supervisor::{self, Tasks};
 const QUEUE_MESSAGES_MAX: usize = 8192;
 /// Beyond so many unanswered requests, those whose callers gave up are forgotten.
 const PENDING_MAX: usize = 8192;
-/// Bytes gathered into one write.
-const WRITE_BYTES_TARGET: usize = 256 << 10;
 /// How long connecting and greeting may take.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(1);
 /// Pause after a failed attempt, doubled up to the second number. A node that is back is reached on all

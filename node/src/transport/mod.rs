@@ -31,6 +31,9 @@ pub(crate) use tcp::Tcp;
 use crate::platform::Network;
 use crate::supervisor::Tasks;
 
+/// Bytes gathered into one write.
+const WRITE_BYTES_TARGET: usize = 256 << 10;
+
 /// Which of the four connections of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Channel {

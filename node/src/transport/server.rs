@@ -18,17 +18,14 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tracing::{debug, warn};
 
-use super::Channel;
 use super::frame::{Frame, FrameReader, Kind};
 use super::hello::{Hello, LocalIdentity, Refused};
-use super::take_time_left;
+use super::{Channel, WRITE_BYTES_TARGET, take_time_left};
 use crate::platform::{Listener, Reader, Stream, Writer};
 use crate::supervisor::Tasks;
 
 /// Answers waiting to be written on one connection.
 const ANSWERS_MAX: usize = 8192;
-/// Bytes gathered into one write.
-const WRITE_BYTES_TARGET: usize = 256 << 10;
 /// Forwarded requests under way on one connection.
 const REQUESTS_MAX: usize = 4096;
 /// Raft messages under way on one connection: far more than all groups have, unless nothing gets done here.

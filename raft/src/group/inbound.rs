@@ -108,6 +108,9 @@ impl<M: Machine> Group<M> {
                 Ok(Response::SnapshotReceived(received))
             }
             Request::SnapshotInstall { vote, progress } => {
+                if !vote.committed {
+                    return Err("this is no snapshot of a leader".to_string());
+                }
                 let vote = self.install_snapshot(vote, &progress).await?;
                 Ok(Response::SnapshotInstalled { vote })
             }
@@ -153,6 +156,9 @@ impl<M: Machine> Group<M> {
         entries: Vec<LogEntry>,
         committed: Option<LogId>,
     ) -> Result<Response, String> {
+        if !vote.committed || !follow_each_other(previous, &entries) {
+            return Err("these are no entries of a leader".to_string());
+        }
         // The leader, which others may make a majority with, sends them again later.
         if !entries.is_empty() && !self.takes_entries() {
             return Err("the log does not get written".to_string());
@@ -176,6 +182,13 @@ impl<M: Machine> Group<M> {
             }
         }))
     }
+}
+
+/// True if the first entry stands right behind `previous`, and each other one behind the one before it: openraft
+/// takes that for granted.
+fn follow_each_other(previous: Option<LogId>, entries: &[LogEntry]) -> bool {
+    let first = previous.map_or(Some(0), |previous| previous.index.checked_add(1));
+    first.is_some_and(|first| (first..).zip(entries).all(|(index, entry)| entry.id.index == index))
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "`map_err` hands errors over by value")]
@@ -205,5 +218,31 @@ fn transfer_refused(error: &TransferLeaderError<TypeConfig>) -> TransferRefused 
             expected: expected.map(from_raft_id),
             actual: actual.map(from_raft_id),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::Payload;
+
+    #[test]
+    fn entries_with_a_gap_are_no_leaders() {
+        let at = |index| LogId { term: 1, index };
+        let entries = |indexes: &[u64]| -> Vec<LogEntry> {
+            let entry = |&index| LogEntry { id: at(index), payload: Payload::Blank };
+            indexes.iter().map(entry).collect()
+        };
+        for (previous, indexes, is_right) in [
+            (None, &[][..], true),
+            (None, &[0, 1], true),
+            (Some(at(4)), &[5, 6, 7], true),
+            (None, &[1], false),
+            (Some(at(4)), &[6], false),
+            (Some(at(4)), &[5, 7], false),
+            (Some(at(u64::MAX)), &[], false),
+        ] {
+            assert_eq!(follow_each_other(previous, &entries(indexes)), is_right, "{indexes:?}");
+        }
     }
 }

@@ -19,12 +19,14 @@ use crate::ids::{
     ContainerNumber, DatabaseNumber, Etag, GroupId, Lsn, NodeId, RangeId, ReplicaId, ResourceName,
 };
 use crate::machine::{self, Entry, LogId, Membership, MetaTag};
-use crate::partition_key::SlotRange;
+use crate::partition_key::{SLOTS, SlotRange};
 use crate::time::{ClockInterval, Seconds};
 use crate::ttl::PolicyEpoch;
 
 /// Most databases and containers together, as in Azure.
 const RESOURCES_MAX: usize = 500;
+/// Most scripts of one kind in a container: every node has all of them in memory.
+pub(super) const SCRIPTS_MAX: usize = 100;
 
 pub(super) type Result<T, E = CatalogRefusal> = std::result::Result<T, E>;
 
@@ -298,19 +300,19 @@ impl Draft {
             number,
             definition,
             resource: self.resource(0),
-            ttl_epoch: PolicyEpoch(1),
+            policy_epoch: PolicyEpoch(1),
             ranges_created: partitions,
             scripts_created: 0,
         };
         self.put(&container);
         self.state.containers.insert(number, Arc::new(container));
         self.add_offer(OfferTarget::Container(number), throughput);
-        Ok(Created::Container { container: number, ttl_epoch: PolicyEpoch(1) })
+        Ok(Created::Container { container: number, policy_epoch: PolicyEpoch(1) })
     }
 
     /// Creates the partitions of a new container; returns how many.
     fn place(&mut self, container: ContainerNumber, plans: Vec<ReplicaPlan>) -> Result<u32> {
-        let count = u16::try_from(plans.len()).ok().filter(|n| (1..=256).contains(n));
+        let count = u16::try_from(plans.len()).ok().filter(|n| (1..=SLOTS).contains(n));
         let count = count.ok_or(CatalogRefusal::StalePlan)?;
         let slots = SlotRange::split_all(count);
         for ((range, slots), plan) in (0_u32..).map(RangeId).zip(slots).zip(plans) {
@@ -356,14 +358,14 @@ impl Draft {
         let acted_upon =
             |of: &ContainerDefinition| (of.ttl(), of.retention(), of.rules().index().clone());
         if acted_upon(&container.definition) != acted_upon(&definition) {
-            container.ttl_epoch = PolicyEpoch(container.ttl_epoch.0 + 1);
+            container.policy_epoch = PolicyEpoch(container.policy_epoch.0 + 1);
         }
         container.definition = definition;
         container.resource = self.resource(0);
-        let ttl_epoch = container.ttl_epoch;
+        let policy_epoch = container.policy_epoch;
         self.put(&container);
         self.state.containers.insert(number, Arc::new(container));
-        Ok(Created::Container { container: number, ttl_epoch })
+        Ok(Created::Container { container: number, policy_epoch })
     }
 
     fn delete_container(
@@ -438,6 +440,10 @@ impl Draft {
         let owner = self.state.containers.get(&number).ok_or(CatalogRefusal::OwnerNotFound)?;
         if self.state.script_named(number, kind, name.as_str()).is_some() {
             return Err(CatalogRefusal::Conflict);
+        }
+        if self.state.scripts(number, kind).count() >= SCRIPTS_MAX {
+            let limit = format!("The container holds {SCRIPTS_MAX} scripts of this kind.");
+            return Err(CatalogRefusal::Limit(limit));
         }
         let mut owner = (**owner).clone();
         owner.scripts_created += 1;

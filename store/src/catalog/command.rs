@@ -229,7 +229,7 @@ pub enum Created {
         /// Its number.
         container: ContainerNumber,
         /// The policy epoch all its partitions must reach before the client is answered.
-        ttl_epoch: PolicyEpoch,
+        policy_epoch: PolicyEpoch,
     },
     /// An offer.
     Offer(u32),

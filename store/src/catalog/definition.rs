@@ -1,6 +1,7 @@
 //! Container definitions: checked and completed as the service does, stored and echoed whole.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use thiserror::Error;
@@ -91,7 +92,7 @@ pub enum InvalidDefinition {
 pub struct ContainerDefinition {
     json: Map<String, Value>,
     name: ResourceName,
-    rules: DocumentRules,
+    rules: Arc<DocumentRules>,
     ttl: TtlPolicy,
     retention: Option<Retention>,
     computed: ComputedProperties,
@@ -158,7 +159,7 @@ impl ContainerDefinition {
         }
         let ttl = TtlPolicy::from_default_ttl(default_ttl);
         let retention = retention(json.get("changeFeedPolicy"))?;
-        let rules = DocumentRules::new(key, index);
+        let rules = Arc::new(DocumentRules::new(key, index));
         Ok(Self { json, name, rules, ttl, retention, computed, unique_keys })
     }
 
@@ -167,8 +168,8 @@ impl ContainerDefinition {
         &self.name
     }
 
-    /// How bodies are read.
-    pub fn rules(&self) -> &DocumentRules {
+    /// How bodies are read: shared by every patch, since they may be large.
+    pub fn rules(&self) -> &Arc<DocumentRules> {
         &self.rules
     }
 

@@ -72,8 +72,8 @@ pub struct Container {
     pub definition: ContainerDefinition,
     /// Stamp and tag.
     pub resource: Resource,
-    /// Counts the changes of its time-to-live policy.
-    pub ttl_epoch: PolicyEpoch,
+    /// Counts the changes of what its partitions act upon: time to live, retention, index.
+    pub policy_epoch: PolicyEpoch,
     /// How many key ranges it ever had: the next id.
     pub ranges_created: u32,
     /// How many scripts it ever had: the next number.
@@ -86,7 +86,7 @@ struct StoredContainer {
     number: ContainerNumber,
     definition: String,
     resource: Resource,
-    ttl_epoch: PolicyEpoch,
+    policy_epoch: PolicyEpoch,
     ranges_created: u32,
     scripts_created: u32,
 }
@@ -298,12 +298,12 @@ impl Record for Container {
     }
 
     fn encode(&self) -> Vec<u8> {
-        let Container { number, definition, resource, ttl_epoch, .. } = self;
+        let Container { number, definition, resource, policy_epoch, .. } = self;
         codec::encode(&StoredContainer {
             number: *number,
             definition: serde_json::to_string(definition.json()).expect("JSON serialises"),
             resource: *resource,
-            ttl_epoch: *ttl_epoch,
+            policy_epoch: *policy_epoch,
             ranges_created: self.ranges_created,
             scripts_created: self.scripts_created,
         })
@@ -318,7 +318,7 @@ impl Record for Container {
             number: stored.number,
             definition,
             resource: stored.resource,
-            ttl_epoch: stored.ttl_epoch,
+            policy_epoch: stored.policy_epoch,
             ranges_created: stored.ranges_created,
             scripts_created: stored.scripts_created,
         })

@@ -164,6 +164,31 @@ fn deleting_a_database_takes_everything_in_it() {
 }
 
 #[test]
+fn a_container_has_so_many_scripts_of_a_kind() {
+    let mut f = Fixture::new();
+    f.create_database("db").unwrap();
+    f.create_container("items", 1).unwrap();
+    let created = |number: usize, kind| {
+        let (name, body) = (resource_name(&format!("s{number}")), "{}".to_string());
+        CatalogCommand::CreateScript { container: CONTAINER, kind, name, body }
+    };
+    let (trigger, function) = (ScriptKind::Trigger, ScriptKind::UserDefinedFunction);
+    for number in 0..apply::SCRIPTS_MAX {
+        assert_eq!(f.apply(created(number, trigger)), Ok(Created::Script));
+    }
+    assert_eq!(f.apply(created(0, trigger)), Err(CatalogRefusal::Conflict));
+    let more = created(apply::SCRIPTS_MAX, trigger);
+    assert!(matches!(f.apply(more.clone()), Err(CatalogRefusal::Limit(_))));
+    assert_eq!(f.apply(created(0, function)), Ok(Created::Script), "each kind has its own");
+    f.reopen();
+    let (name, precondition) = (resource_name("s0"), Precondition::None);
+    let deleted =
+        CatalogCommand::DeleteScript { container: CONTAINER, kind: trigger, name, precondition };
+    f.apply(deleted).unwrap();
+    assert_eq!(f.apply(more), Ok(Created::Script));
+}
+
+#[test]
 fn replacing_a_container_counts_its_policy_changes() {
     let mut f = Fixture::new();
     f.create_database("db").unwrap();
@@ -172,7 +197,8 @@ fn replacing_a_container_counts_its_policy_changes() {
         let (definition, precondition) = (definition("c", &extra), Precondition::None);
         f.apply(CatalogCommand::ReplaceContainer { container: CONTAINER, definition, precondition })
     };
-    let epoch = |epoch| Created::Container { container: CONTAINER, ttl_epoch: PolicyEpoch(epoch) };
+    let epoch =
+        |epoch| Created::Container { container: CONTAINER, policy_epoch: PolicyEpoch(epoch) };
     assert_eq!(replace(&mut f, json!({ "defaultTtl": 5 })), Ok(epoch(2)));
     assert_eq!(replace(&mut f, json!({ "defaultTtl": 5 })), Ok(epoch(2)));
     assert_eq!(replace(&mut f, json!({})), Ok(epoch(3)));

@@ -106,6 +106,14 @@ impl Throughput {
         }
     }
 
+    /// The least that a rate of its kind may be.
+    pub fn minimum(self) -> u32 {
+        match self {
+            Throughput::Manual(_) => MANUAL_RU_MIN,
+            Throughput::Autoscale(_) => AUTOSCALE_RU_MIN,
+        }
+    }
+
     /// How many partitions a container with this rate starts with.
     pub fn partitions(self) -> u16 {
         let partitions = self.maximum().div_ceil(PARTITION_RU_AT_CREATION).max(1);

@@ -20,6 +20,9 @@ use crate::partition_key::{Component, KeyDefinition, PartitionKey};
 use crate::query::{PageLimits, Scope};
 use crate::timeline::FeedPosition;
 
+/// So many bytes of images a page reads at most for each that it may send.
+const READ_PER_SENT: usize = 16;
+
 /// Where a reader begins: the past is told only to those who have seen its beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HistoryStart {
@@ -68,16 +71,19 @@ pub fn read_history(
     }
     let work = QueryWork::default();
     let mut page = FeedPage { rows: Vec::new(), through: now, more: false, work };
-    let (mut bytes, mut looked_at, mut last) = (0, 0, None);
+    let (mut bytes, mut looked_at, mut bytes_read, mut last) = (0, 0, 0, None);
     for record in view.history(after) {
         let (position, record) = record?;
-        let is_full = page.rows.len() >= limits.rows || looked_at >= limits.items;
+        let is_full = page.rows.len() >= limits.rows
+            || looked_at >= limits.items
+            || bytes_read >= limits.bytes.saturating_mul(READ_PER_SENT);
         let is_between = last.is_some_and(|last: FeedPosition| last.lsn != position.lsn);
         if let Some(last) = last.filter(|_| bytes >= limits.bytes || (is_full && is_between)) {
             (page.more, page.through) = (true, last);
             break;
         }
         (looked_at, last) = (looked_at + 1, Some(position));
+        bytes_read += record.change.bytes();
         if !scope.admits(&record.key, key)? {
             continue;
         }

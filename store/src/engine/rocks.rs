@@ -419,10 +419,11 @@ impl Engine for RocksEngine {
                 Change::Put(table, key, value) => changes.put_cf(family(table), key, value),
                 Change::Delete(table, key) => changes.delete_cf(family(table), key),
                 Change::DeleteRange(table, start, end) => {
+                    // All of a group's index, and not one generation of it.
                     if table == Table::Index
-                        && let Some((group, _)) = start.split_first_chunk()
+                        && let Ok(group) = start.try_into()
                     {
-                        begun_anew.push(GroupId(u64::from_be_bytes(*group)));
+                        begun_anew.push(GroupId(u64::from_be_bytes(group)));
                     }
                     changes.delete_range_cf(family(table), start, end.unwrap_or(&LAST_KEY));
                 }

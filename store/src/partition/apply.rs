@@ -307,6 +307,9 @@ impl<'p> Draft<'p> {
         }
         let stored = self.stored(&key)?;
         let live = stored.as_ref().filter(|item| !self.is_dead(&key, item));
+        if live.is_some_and(|item| !precondition.means(item.stamp.number)) {
+            return Ok(Err((Refusal::NotFound, Charge::NOT_FOUND)));
+        }
         let number = live.map(|item| item.stamp.number);
         let step = match self.decide(action, precondition, live) {
             Ok(step) => step,

@@ -27,6 +27,8 @@ pub const CLEARED_MAX: usize = 256;
 /// Bytes of bodies that one entry may walk when it removes rows: bounds the time of one apply, whatever
 /// size items have.
 const WALKED_BYTES_MAX: usize = 4 << 20;
+/// What looking at an item is worth beside its body, in bytes.
+const ITEM_BYTES: usize = 256;
 
 /// Deleted logical partitions that may still have rows, in the order of their keys, then of their
 /// deletion. Changed only by applying log entries.
@@ -159,7 +161,7 @@ impl Draft<'_> {
                 return Ok(ControlFlow::Break(passed));
             }
             let (key, item) = version?;
-            room.bytes = room.bytes.saturating_sub(item.body.len());
+            room.bytes = room.bytes.saturating_sub(ITEM_BYTES + item.body.len());
             if self.cleared.clearing(key.as_bytes(), item.stamp.lsn) == Some(one) {
                 self.swept += Charge::create(item.body.len(), item.stamp.indexed_values);
                 self.remove(&key, &item)?;

@@ -97,15 +97,20 @@ impl Partition {
     /// last write, so the first one that was not passed bounds them all.
     fn due_inheriting(&self) -> Result<Option<Seconds>, Fault> {
         let state = self.state();
+        let default = match state.ttl.policy() {
+            TtlPolicy::Default(seconds) => Some(seconds.get()),
+            TtlPolicy::Off | TtlPolicy::NoDefault => None,
+        };
+        let through = state.ttl.inheriting_dead_through();
+        if default.is_none() && through.is_none() {
+            return Ok(None);
+        }
         let first = self.first_version(&state.swept.unswept_feed(&self.spec))?;
         let Some(first) = first.map(|version| version.stamp.ts) else { return Ok(None) };
-        if state.ttl.inheriting_dead_through().is_some_and(|through| first <= through) {
+        if through.is_some_and(|through| first <= through) {
             return Ok(Some(state.ttl.clock().floor_seconds()));
         }
-        Ok(match state.ttl.policy() {
-            TtlPolicy::Default(seconds) => Some(first.plus(seconds.get())),
-            TtlPolicy::Off | TtlPolicy::NoDefault => None,
-        })
+        Ok(default.map(|seconds| first.plus(seconds)))
     }
 
     /// The stamp of the first version in the feed that would not be dead if it inherited.
@@ -219,5 +224,29 @@ mod tests {
         apply(&partition, 170, sweep);
         apply(&partition, 170, upsert("late", None));
         assert_eq!(next(), Some(220), "half of the dead are gone");
+    }
+
+    #[test]
+    fn sweeps_leave_behind_what_was_removed_before_the_first_row_that_stays() {
+        let partition = partition();
+        let sweep = || Command::Sweep { limit: NonZeroU32::new(10).unwrap(), grace: Millis(0) };
+        let passed = || partition.state().swept.inheriting;
+        apply(&partition, 100, set_default(50, 1));
+        for second in 101..=103 {
+            apply(&partition, second, upsert(&format!("own{second}"), Some(5)));
+        }
+        apply(&partition, 104, upsert("stays", None));
+        apply(&partition, 105, upsert("own105", Some(5)));
+        let at = |lsn: u64| Some(FeedPosition::end_of(Lsn(lsn)));
+        let last = partition.state().lsn().0;
+        apply(&partition, 110, sweep());
+        assert_eq!(passed(), at(last - 5), "the first row goes with this sweep");
+        apply(&partition, 111, sweep());
+        assert_eq!(passed(), at(last - 2), "the first row is the one that stays");
+        apply(&partition, 154, sweep());
+        assert_eq!(passed(), at(last + 3), "no row is left behind the sweep itself");
+        assert_eq!(partition.state().items(), 0);
+        apply(&partition, 155, upsert("late", None));
+        assert_eq!(partition.find_due().unwrap(), Some(Seconds(205)));
     }
 }

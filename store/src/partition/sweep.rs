@@ -18,7 +18,7 @@ use crate::command::CommandEffect;
 use crate::engine::{self, Batch, Fault, KeyRange, Table};
 use crate::item::Item;
 use crate::time::Millis;
-use crate::timeline::{OwnExpiry, VersionRow, expiry_place, feed_position};
+use crate::timeline::{FeedPosition, OwnExpiry, VersionRow, expiry_place, feed_position};
 use crate::ttl::ItemTtl;
 
 /// Feed rows one sweep may pass for each item it may remove, and at least: the sweeper lets it remove fewer if
@@ -151,25 +151,28 @@ impl Draft<'_> {
         Ok(more)
     }
 
-    /// Takes inheriting items out of the feed, from its front, while they are dead.
+    /// Takes inheriting items out of the feed, from its front, while they are dead. The cursor comes as far as
+    /// the first row that stays, or nobody would stop passing what else was removed before it.
     fn take_inheriting(&mut self, taken: &mut Taken) -> Result<bool, Fault> {
         let Some(through) = self.state.ttl.inheriting_dead_through() else { return Ok(false) };
         let partition = self.partition;
         let range = self.state.swept.unswept_feed(&partition.spec);
         let mut removal = Removal::new(Table::Feed);
         let mut rows_left = taken.rows_passed_max();
+        let mut passed = Some(FeedPosition::end_of(self.lsn));
         let mut more = false;
         for row in partition.engine.scan(&range) {
             let (key, value) = row?;
-            let version = VersionRow::decode(&value)?;
+            let (position, version) = (feed_position(&key)?, VersionRow::decode(&value)?);
             if version.stamp.ts > through {
+                passed = position.before();
                 break;
             }
             if taken.is_full() || rows_left == 0 {
+                passed = position.before();
                 more = true;
                 break;
             }
-            self.state.swept.inheriting = Some(feed_position(&key)?);
             rows_left -= 1;
             if version.stamp.ttl == ItemTtl::Inherit {
                 let must_be_read = self.must_be_read(&version);
@@ -180,6 +183,7 @@ impl Draft<'_> {
             }
         }
         removal.end_run(&mut self.batch);
+        self.state.swept.inheriting = self.state.swept.inheriting.max(passed);
         Ok(more)
     }
 

@@ -17,10 +17,11 @@ use crate::command::{
 use crate::document::Document;
 use crate::engine::{MemoryEngine, Row};
 use crate::ids::{DatabaseNumber, ItemId, ItemNumber};
-use crate::item::{ItemKey, LogicalPartition};
+use crate::item::{Item, ItemKey, LogicalPartition};
 use crate::partition_key::{KeyDefinition, KeyKind, PartitionKey};
+use crate::snapshot::{ChunkRow, Exporter, Received};
 use crate::time::{ClockInterval, Millis, Seconds};
-use crate::ttl::{PolicyEpoch, TimeToLive, TtlField, TtlPolicy, Vouchers};
+use crate::ttl::{ItemTtl, PolicyEpoch, TimeToLive, TtlField, TtlPolicy, Vouchers};
 
 fn partition(engine: &MemoryEngine) -> Partition {
     let container = ContainerNumber { database: DatabaseNumber(1), number: 1 };
@@ -192,6 +193,30 @@ fn only_so_many_deleted_logical_partitions_may_have_rows() {
     assert!(!partition.is_clearing());
 }
 
+/// Between the moment in which a request learned where an item stands and its entry another item may have come
+/// there.
+#[test]
+fn a_write_to_an_item_named_by_its_number_touches_no_other_one() {
+    let engine = MemoryEngine::new();
+    let partition = partition(&engine);
+    apply(&partition, 100, upsert(1, None));
+    let [number] = numbered(&partition, Table::Numbers)[..] else { panic!("one item") };
+    let Command::Write(written) = upsert(1, None) else { panic!("a write") };
+    let delete = |number| {
+        let key = written[0].key.clone();
+        let precondition = Precondition::IsItem(number);
+        let action = Action::Delete;
+        let command = Command::Write(vec![ItemWrite { key, precondition, action }]);
+        let effect = apply(&partition, 100, command);
+        let CommandEffect::Write(result) = effect else { panic!("{effect:?}") };
+        result.map(drop).map_err(|refused| refused.refusal)
+    };
+    assert_eq!(delete(number), Ok(()));
+    apply(&partition, 100, upsert(1, None));
+    assert_eq!(delete(number), Err(Refusal::NotFound), "it has the same key, and is another item");
+    assert_eq!(partition.state().items(), 1);
+}
+
 #[test]
 fn an_entry_walks_few_megabytes_of_what_was_deleted() {
     let partition = partition(&MemoryEngine::new());
@@ -229,6 +254,40 @@ fn an_entry_passes_many_that_live_on_and_more_if_it_may_remove_more() {
     };
     assert_eq!(removed(1), [(0, true), (1, false)]);
     assert_eq!(removed(200), [(1, false), (0, false)]);
+}
+
+/// What was swept need not be sent to others.
+#[test]
+fn snapshots_leave_garbage_behind() {
+    let engine = MemoryEngine::new();
+    let partition = partition(&engine);
+    apply(
+        &partition,
+        100,
+        Command::SetTtlPolicy { epoch: PolicyEpoch(1), policy: policy(Some(-1)), retention: None },
+    );
+    for id in 0..100 {
+        apply(&partition, 100, upsert(id, (id % 10 > 0).then_some(5)));
+    }
+    let limit = NonZeroU32::new(1000).unwrap();
+    apply(&partition, 200, Command::Sweep { limit, grace: Millis(0) });
+    let range = partition.ranges().into_iter().find(|range| range.table == Table::Items).unwrap();
+    assert_eq!(engine.scan(&range).count(), 100, "rows of what was swept are there");
+    for bytes_max in [usize::MAX, 500, 1] {
+        let exporter = Exporter::new(partition.view().0, GroupId(1), partition.ranges());
+        let (mut received, mut rows) = (Received::default(), Vec::new());
+        while !received.complete {
+            let chunk = exporter.chunk(&received, bytes_max).unwrap();
+            received.add(&chunk);
+            rows.extend(chunk.rows.into_iter().filter(|row| row.table == Table::Items));
+        }
+        let stamp = |row: &ChunkRow| Item::decode(row.value.clone()).unwrap().stamp;
+        let living = rows.iter().filter(|row| stamp(row).ttl == ItemTtl::Inherit).count();
+        assert_eq!(living, 10, "{bytes_max}: each once");
+        let garbage = rows.len() - living;
+        let is_little = if bytes_max == usize::MAX { garbage == 0 } else { garbage < 90 };
+        assert!(is_little, "{bytes_max}: {garbage} rows of garbage");
+    }
 }
 
 #[derive(Clone, Debug)]

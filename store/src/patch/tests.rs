@@ -13,7 +13,7 @@ fn rules() -> DocumentRules {
 }
 
 fn request(text: &str) -> PatchRequest {
-    PatchRequest { text: text.as_bytes().to_vec(), rules: rules() }
+    PatchRequest { text: text.as_bytes().to_vec(), rules: rules().into() }
 }
 
 /// Patches `{"id":"a","pk":1,` + `members` + `}`; the members that result, or why there are none.

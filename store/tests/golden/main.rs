@@ -202,7 +202,7 @@ impl Runner {
             "upsert" => Action::Upsert(parsed.document),
             "patch" => Action::Patch(PatchRequest {
                 text: args.patch.ok_or("a patch needs ops")?.into_bytes(),
-                rules: self.rules.clone(),
+                rules: self.rules.clone().into(),
             }),
             "delete" => Action::Delete,
             "look" => Action::Read,

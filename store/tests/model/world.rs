@@ -493,7 +493,7 @@ impl World {
             let u = serde_json::json!({ "op": "set", "path": "/u", "value": unique(tag, serial) });
             let operations = [vec![v, u], change.as_array().expect("a list").clone()].concat();
             let text = serde_json::json!({ "operations": operations }).to_string().into_bytes();
-            Action::Patch(PatchRequest { text, rules: self.rules.clone() })
+            Action::Patch(PatchRequest { text, rules: self.rules.clone().into() })
         };
         let action = match operation {
             Operation::Create => Action::Create(document(id)),

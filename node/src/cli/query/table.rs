@@ -1,14 +1,13 @@
 //! Shows rows as a table.
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
+use ephemeris_store::document::SYSTEM_PROPERTIES;
 use serde_json::Value;
 
 /// Characters of a cell; more is cut off.
 const CELL_CHARS_MAX: usize = 200;
 /// Heads the column of rows that are no objects.
 const VALUE_COLUMN: &str = "(value)";
-/// What whole items carry, and what their tables leave out.
-const SYSTEM_PROPERTIES: [&str; 5] = ["_rid", "_self", "_etag", "_attachments", "_ts"];
 
 /// Rows under the names of their members, in the order in which these first come; so wide at most.
 pub(super) fn of(rows: &[Value], width: Option<u16>) -> String {
@@ -38,6 +37,7 @@ fn columns(rows: &[Value]) -> Vec<&str> {
             add(&mut columns, VALUE_COLUMN);
             continue;
         };
+        // What whole items carry, their tables leave out.
         let is_item = SYSTEM_PROPERTIES.iter().all(|name| members.contains_key(*name));
         let is_shown = |name: &&String| !is_item || !SYSTEM_PROPERTIES.contains(&name.as_str());
         members.keys().filter(is_shown).for_each(|name| add(&mut columns, name));

@@ -24,7 +24,7 @@ use ephemeris_store::time::Millis;
 use futures_util::future::join_all;
 
 use super::metrics::PageMetrics;
-use super::{ITEMS_MAX, PAGE_BYTES_MAX, QuerySpec, Question, targets};
+use super::{ITEMS_MAX, PAGE_BYTES_MAX, QuerySpec, Question, TIME_PART, targets};
 use crate::clock;
 use crate::gateway::continuation::Tokens;
 use crate::gateway::error::{ApiError, Failure};
@@ -44,8 +44,6 @@ const FAN_OUT_MAX: usize = 8;
 /// Most time kept for a partition's answer to come back and be merged: a page that takes too long is
 /// told so, and not taken for one that nobody answered.
 const ANSWER_TIME_MAX: Duration = Duration::from_millis(250);
-/// A page ends when this part of the request's time is over.
-const TIME_PART: u32 = 2;
 
 /// Answers a query, or a read feed if there is none, with a page.
 pub(super) async fn run(
@@ -183,6 +181,10 @@ impl QueryRun<'_> {
         let read = PartitionRequest::Read(key);
         let read = node.ask_partition(partition.group, read, deadline).await?;
         let PartitionResponse::Read { item: Some(item), .. } = read else { return Ok(None) };
+        // Another one may have its id by now.
+        if item.stamp.number != number {
+            return Ok(None);
+        }
         let json = client_json(&item.body, &item.stamp, self.resolved.container.number);
         Ok(Value::from_json(&json).ok())
     }

@@ -73,7 +73,7 @@ impl PartitionService {
         }
     }
 
-    /// Reads changes; a page is empty only if there are none.
+    /// Reads a page of changes.
     pub(super) async fn changes(
         &self,
         request: ChangesRequest,
@@ -82,43 +82,36 @@ impl PartitionService {
         self.catch_up(level).await?;
         let spec = *self.group.machine().spec();
         let key = self.container()?.definition.key().clone();
-        let ChangesRequest { mut feed, scope, limits } = request;
-        let shared = Arc::new((scope, key));
-        loop {
-            let page = self.read_page(
-                level,
-                |_, _| Ok(None),
-                |view, hi| {
-                    let shared = shared.clone();
-                    move || {
-                        let (scope, key) = &*shared;
-                        match feed {
-                            Feed::LatestVersion(start, form) => {
-                                let start = (start, form);
-                                let page =
-                                    read_changes(&view, &spec, key, start, scope, limits, hi);
-                                Ok(page?.map(Ok))
-                            }
-                            Feed::AllVersions(start) => {
-                                let page = read_history(&view, key, start, scope, limits);
-                                page.map(PageOutcome::Page)
-                            }
+        let shared = Arc::new((request, key));
+        let page = self.read_page(
+            level,
+            |_, _| Ok(None),
+            |view, hi| {
+                let shared = shared.clone();
+                move || {
+                    let (ChangesRequest { feed, scope, limits }, key) = &*shared;
+                    match *feed {
+                        Feed::LatestVersion(start, form) => {
+                            let start = (start, form);
+                            let page = read_changes(&view, &spec, key, start, scope, *limits, hi);
+                            Ok(page?.map(Ok))
+                        }
+                        Feed::AllVersions(start) => {
+                            let page = read_history(&view, key, start, scope, *limits);
+                            page.map(PageOutcome::Page)
                         }
                     }
-                },
-            );
-            let (lsn, page) = page.await?;
-            let mut page = match page {
-                Ok(page) => page,
-                Err(refusal) => return Ok(PartitionResponse::ChangesRefused(refusal)),
-            };
-            if page.rows.is_empty() && page.more {
-                feed = feed.behind(page.through);
-            } else {
+                }
+            },
+        );
+        let (lsn, page) = page.await?;
+        Ok(match page {
+            Ok(mut page) => {
                 page.work.first_page = true;
-                return Ok(PartitionResponse::Changes { lsn, page });
+                PartitionResponse::Changes { lsn, page }
             }
-        }
+            Err(refusal) => PartitionResponse::ChangesRefused(refusal),
+        })
     }
 
     /// Reads a page, all of it at one instant: now; or, if something may have expired by now and the

@@ -177,6 +177,27 @@ fn a_guess_of_the_time_is_in_no_stamp() {
     });
 }
 
+/// A machine that stood still, and learns of it from the others, stamps nothing that expires: it would die
+/// before its time.
+#[test]
+fn r10_a_clock_that_is_behind_stamps_nothing_that_expires() {
+    scenario(async |scene| {
+        let service = scene.world.service(scene.leader().await).unwrap();
+        let behind = Millis(u64::try_from((scene.world.truth() - 600 * SECOND) / MILLI).unwrap());
+        let interval = ClockInterval::new(Millis(0), behind);
+        let clock = HandClock::new(Reading { interval, trust: Trust::Behind });
+        let behind = with_clock(&service, clock);
+        let write = || PartitionRequest::Write(vec![scene.write_of("a", None, Action::Upsert)]);
+        for (policy, is_refused) in [(TtlPolicy::NoDefault, true), (TtlPolicy::Off, false)] {
+            let epoch = PolicyEpoch(service.group().machine().state().ttl().epoch().0 + 1);
+            behind.set_ttl_policy(epoch, policy, None).await.unwrap();
+            let answer = behind.answer(write(), Linearizable, Price::Once).await;
+            let refused = matches!(answer, Err(PartitionError::Doubtful(_)));
+            assert_eq!(refused, is_refused, "{policy:?}: {answer:?}");
+        }
+    });
+}
+
 /// Where nothing expires nothing is in doubt, and queries are told the time as it is known.
 #[test]
 fn queries_are_told_the_time_whatever_is_in_doubt() {
@@ -187,7 +208,7 @@ fn queries_are_told_the_time_whatever_is_in_doubt() {
         service.set_ttl_policy(epoch, TtlPolicy::Off, None).await.unwrap();
         let said = Millis(u64::try_from(scene.world.truth() / MILLI).unwrap());
         let interval = ClockInterval::new(Millis(0), said);
-        for trust in [Trust::Wide, Trust::Contradicted, Trust::Unsettled] {
+        for trust in [Trust::Wide, Trust::Contradicted, Trust::Behind, Trust::Unsettled] {
             let doubting = with_clock(&service, HandClock::new(Reading { interval, trust }));
             let text = "SELECT VALUE GetCurrentTimestamp() FROM c";
             let answer = doubting.answer(question(text), Linearizable, Price::Once).await.unwrap();
