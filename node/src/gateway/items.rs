@@ -378,7 +378,7 @@ fn check_size(writes: &[ItemWrite]) -> Result<(), ApiError> {
     if writes.len() < 2 || !has_patch {
         return Ok(());
     }
-    let bytes = codec::encode(&writes).len();
+    let bytes: usize = writes.iter().map(|write| codec::encode(write).len()).sum();
     if bytes <= WRITES_BYTES_MAX {
         return Ok(());
     }
