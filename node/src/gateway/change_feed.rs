@@ -322,11 +322,11 @@ mod tests {
     }
 
     /// What partitions answer with a page that ends there.
-    fn answer(through: u64, rows: usize, more: bool) -> Result<PartitionResponse, RequestError> {
+    fn answer(through: u64, rows: usize, more: bool) -> PartitionResponse {
         let work = QueryWork { first_page: true, ..QueryWork::default() };
         let rows = vec![b"{}".to_vec().into(); rows];
         let page = FeedPage { rows, through: FeedPosition::end_of(Lsn(through)), more, work };
-        Ok(PartitionResponse::Changes { lsn: Lsn(9), page })
+        PartitionResponse::Changes { lsn: Lsn(9), page }
     }
 
     /// A reader at the beginning.
@@ -346,11 +346,11 @@ mod tests {
     fn pages_without_what_is_asked_for_are_passed() {
         let mut reading = reading();
         for through in [3, 5] {
-            assert!(reading.take(answer(through, 0, true), false).unwrap().is_none());
+            assert!(reading.take(Ok(answer(through, 0, true)), false).unwrap().is_none());
             let after = FeedStart::After(Lsn(through));
             assert_eq!(reading.request.feed, Feed::LatestVersion(after, RowForm::Flat));
         }
-        let (lsn, page, charge) = reading.take(answer(7, 1, true), false).unwrap().unwrap();
+        let (lsn, page, charge) = reading.take(Ok(answer(7, 1, true)), false).unwrap().unwrap();
         assert_eq!((lsn, page.through), (Lsn(9), FeedPosition::end_of(Lsn(7))));
         assert_eq!((page.rows.len(), charge), (1, price(3)));
     }
@@ -358,7 +358,7 @@ mod tests {
     #[test]
     fn only_who_has_seen_everything_is_told_that_there_is_nothing_new() {
         for (more, is_time_up) in [(false, false), (false, true), (true, true)] {
-            let page = reading().take(answer(7, 0, more), is_time_up).unwrap();
+            let page = reading().take(Ok(answer(7, 0, more)), is_time_up).unwrap();
             assert_eq!(has_news(&page.unwrap().1), more, "{more}, {is_time_up}");
         }
     }
@@ -367,10 +367,10 @@ mod tests {
     fn a_page_that_ran_out_of_time_or_request_units_tells_how_far_it_came() {
         let throttled = || Err(RequestError::Throttled { retry_after: Duration::ZERO });
         for (last, is_time_up, reached, pages) in
-            [(answer(5, 0, true), true, 5, 2), (throttled(), false, 3, 1)]
+            [(Ok(answer(5, 0, true)), true, 5, 2), (throttled(), false, 3, 1)]
         {
             let mut reading = reading();
-            assert!(reading.take(answer(3, 0, true), false).unwrap().is_none());
+            assert!(reading.take(Ok(answer(3, 0, true)), false).unwrap().is_none());
             let (_, page, charge) = reading.take(last, is_time_up).unwrap().unwrap();
             assert_eq!(page.through, FeedPosition::end_of(Lsn(reached)));
             assert!(has_news(&page), "there is more");
