@@ -305,9 +305,7 @@ impl PartitionService {
         command: Command,
     ) -> Result<(Outcome, Duration), PartitionError> {
         let (now, before) = (self.clock.now(), *self.group.machine().state().ttl());
-        if let Command::Write(_) = command {
-            check_stamps(now.trust, before.policy())?;
-        }
+        check_clock(now, before.policy(), &command)?;
         let now = stamping(now);
         let jumps = before.is_jump(now.lo());
         let vouchers = jumps.then(|| self.clock.vouching());
@@ -590,15 +588,21 @@ impl PartitionService {
     }
 }
 
-/// Items are written only by a clock that is good enough for their stamps.
-fn check_stamps(trust: Trust, policy: TtlPolicy) -> Result<(), PartitionError> {
-    let reason = match trust {
+/// Refuses what needs a better clock: items need one for their stamps; and what is dead under a policy must be
+/// known to be so before another one counts, or it would come back.
+fn check_clock(now: Reading, policy: TtlPolicy, command: &Command) -> Result<(), PartitionError> {
+    let reason = match (command, now.trust) {
         // Also where nothing expires: that can change, and a stamp stays.
-        Trust::Unsettled => "the nodes' clocks have not agreed yet, and an item needs a stamp",
-        Trust::Behind if policy.is_on() => {
+        (Command::Write(_), Trust::Unsettled) => {
+            "the nodes' clocks have not agreed yet, and an item needs a stamp"
+        }
+        (Command::Write(_), Trust::Behind) if policy.is_on() => {
             "a majority of the nodes' clocks is ahead of this one, and what it stamps would die early"
         }
-        Trust::Sure | Trust::Wide | Trust::Contradicted | Trust::Behind => return Ok(()),
+        (Command::SetTtlPolicy { .. }, _) if policy.is_on() && !now.is_sure() => {
+            "the nodes' clocks leave too much doubt about what has expired before the change"
+        }
+        _ => return Ok(()),
     };
     Err(PartitionError::Doubtful(reason.to_string()))
 }

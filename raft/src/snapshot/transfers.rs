@@ -136,22 +136,22 @@ fn a_transfer_that_goes_on_where_garbage_differs_loses_no_row() {
 /// A leader that was deposed may send on: what it made for what was here before is not put behind something else.
 #[test]
 fn a_chunk_that_was_made_to_follow_another_row_is_not_taken() {
-    let [littered, tidy] = [Replica::with_garbage(), Replica::with_garbage()];
-    tidy.engine.flush().unwrap();
-    let (littered, tidy) = (littered.offer(), tidy.offer());
-    let position = littered.progress.applied;
+    let replica = Replica::with_garbage();
+    let ours = replica.offer();
+    let theirs = Offer { chunk_bytes: 2 * CHUNK_BYTES_SMALL, ..replica.offer() };
+    let position = ours.progress.applied;
     let store = || SnapshotStore::new(Arc::new(MemoryDisk::new()), GROUP, Stop::default());
     let differs = |chunks: &u32| {
-        let [ours, theirs] = [&littered, &tidy].map(|offer| receive(&store(), offer, *chunks));
-        ours.last_row != theirs.last_row
+        let [here, there] = [&ours, &theirs].map(|offer| receive(&store(), offer, *chunks));
+        here.last_row != there.last_row
     };
     let chunks = (1..=u32::MAX).find(differs).unwrap();
     let (store, other) = (store(), store());
-    let received = receive(&store, &littered, chunks);
-    let elsewhere = receive(&other, &tidy, chunks);
-    let late = tidy.chunk(&elsewhere).unwrap();
+    let received = receive(&store, &ours, chunks);
+    let elsewhere = receive(&other, &theirs, chunks);
+    let late = theirs.chunk(&elsewhere).unwrap();
     assert_eq!(store.stage(position, &elsewhere, &late).unwrap(), received);
-    let next = littered.chunk(&received).unwrap();
+    let next = ours.chunk(&received).unwrap();
     assert_eq!(store.stage(position, &received, &next).unwrap().chunks, chunks + 1);
     assert_eq!(store.stage(position, &received, &next).unwrap().chunks, chunks + 1, "once");
 }

@@ -164,7 +164,7 @@ fn a_guess_of_the_time_is_in_no_stamp() {
         let before = last_ts();
         for policy in [TtlPolicy::Off, TtlPolicy::NoDefault] {
             let epoch = PolicyEpoch(service.group().machine().state().ttl().epoch().0 + 1);
-            guessing.set_ttl_policy(epoch, policy, None).await.unwrap();
+            service.set_ttl_policy(epoch, policy, None).await.unwrap();
             let write = PartitionRequest::Write(vec![scene.write_of("a", Some(3), Action::Upsert)]);
             let refused = guessing.answer(write, Linearizable, Price::Once).await;
             assert!(matches!(refused, Err(PartitionError::Doubtful(_))), "{refused:?}");
@@ -174,6 +174,26 @@ fn a_guess_of_the_time_is_in_no_stamp() {
         let ts = scene.put("a", 3).await;
         scene.until(ts.plus(3), 0).await;
         assert!(!scene.shows("a").await);
+    });
+}
+
+/// What has expired stays so whatever becomes of the policy: a leader that does not know the time, because all
+/// nodes have just started, does not change it.
+#[test]
+fn a_clock_that_does_not_know_what_is_dead_changes_no_policy() {
+    scenario(async |scene| {
+        let ts = scene.put("a", 3).await;
+        let service = scene.world.service(scene.leader().await).unwrap();
+        scene.until(ts.plus(3), 0).await;
+        let next = || PolicyEpoch(service.group().machine().state().ttl().epoch().0 + 1);
+        let interval = ClockInterval::new(Millis(0), Millis(u64::MAX / 2));
+        for trust in [Trust::Wide, Trust::Contradicted, Trust::Behind, Trust::Unsettled] {
+            let doubting = with_clock(&service, HandClock::new(Reading { interval, trust }));
+            let refused = doubting.set_ttl_policy(next(), TtlPolicy::Off, None).await;
+            assert!(matches!(refused, Err(PartitionError::Doubtful(_))), "{trust:?}: {refused:?}");
+        }
+        service.set_ttl_policy(next(), TtlPolicy::Off, None).await.unwrap();
+        assert!(!scene.shows("a").await, "it had expired");
     });
 }
 
@@ -190,7 +210,7 @@ fn r10_a_clock_that_is_behind_stamps_nothing_that_expires() {
         let write = || PartitionRequest::Write(vec![scene.write_of("a", None, Action::Upsert)]);
         for (policy, is_refused) in [(TtlPolicy::NoDefault, true), (TtlPolicy::Off, false)] {
             let epoch = PolicyEpoch(service.group().machine().state().ttl().epoch().0 + 1);
-            behind.set_ttl_policy(epoch, policy, None).await.unwrap();
+            service.set_ttl_policy(epoch, policy, None).await.unwrap();
             let answer = behind.answer(write(), Linearizable, Price::Once).await;
             let refused = matches!(answer, Err(PartitionError::Doubtful(_)));
             assert_eq!(refused, is_refused, "{policy:?}: {answer:?}");
