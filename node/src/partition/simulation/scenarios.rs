@@ -184,7 +184,7 @@ fn a_clock_that_does_not_know_what_is_dead_changes_no_policy() {
     scenario(async |scene| {
         let ts = scene.put("a", 3).await;
         let service = scene.world.service(scene.leader().await).unwrap();
-        scene.until(ts.plus(3), 0).await;
+        scene.until(ts.plus(5), 0).await;
         let next = || PolicyEpoch(service.group().machine().state().ttl().epoch().0 + 1);
         let interval = ClockInterval::new(Millis(0), Millis(u64::MAX / 2));
         for trust in [Trust::Wide, Trust::Contradicted, Trust::Behind, Trust::Unsettled] {
