@@ -15,7 +15,7 @@ use ephemeris_store::time::Seconds;
 use ephemeris_store::timeline::FeedPosition;
 
 use super::error::{ApiError, Failure};
-use super::headers::RequestHeaders;
+use super::headers::{RequestHeaders, malformed};
 use super::path::ContainerPath;
 use super::query::{ITEMS_MAX, PAGE_BYTES_MAX, TIME_PART, key_scope};
 use super::reply::{Reply, envelope};
@@ -143,10 +143,6 @@ fn row_form(headers: &RequestHeaders) -> Result<RowForm, ApiError> {
         Some(WIRE_FORMAT) => Ok(RowForm::Apart),
         Some(other) => Err(malformed(FORMAT_HEADER, other)),
     }
-}
-
-fn malformed(name: &str, text: &str) -> ApiError {
-    ApiError::BadRequest(format!("The value '{text}' of the header {name} is not valid."))
 }
 
 /// Where a client wants to go on that is told of all versions: from now on, or where it was.
