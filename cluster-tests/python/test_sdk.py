@@ -202,6 +202,9 @@ def test_a_batch_is_all_or_nothing(container):
         )
     assert error.value.status_code == 409
     assert container.read_item("1", "a")["id"] == "1"
+    with pytest.raises(CosmosBatchOperationError) as error:
+        container.execute_item_batch([("create", ({"id": "3", "pk": "b"},))], "a")
+    assert (error.value.status_code, error.value.sub_status) == (400, 1001)
 
 
 def test_unique_keys_are_unique_in_a_logical_partition(database, make_container):

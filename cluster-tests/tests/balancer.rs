@@ -77,6 +77,7 @@ async fn clients_of_a_load_balancer_are_told_of_nothing_else_and_read_what_they_
         if n == ITEMS / 2 {
             let leader = cluster.leader(&carts).await;
             cluster.kill(leader);
+            cluster.leader(&carts).await;
         }
         let item = json!({ "id": format!("i{n}"), "pk": "k" });
         session = token(&client(&url).create_item(&carts, &item).await.expect(201));

@@ -119,6 +119,10 @@ async fn a_terminated_leader_drains_and_no_write_fails() {
     cluster.terminate(leader);
     let status = cluster.await_exit(leader).await;
     assert_eq!(status.code(), Some(0), "a drained node ends with exit code 0");
+    let log = cluster.log(leader);
+    let (_, while_stopping) = log.split_once("server: stopping").expect("it logs that it stops");
+    assert!(while_stopping.contains("group: handing leadership over"), "{while_stopping}");
+    assert!(!while_stopping.contains("could not be handed over in time"), "{while_stopping}");
     writers.await_more(WRITES).await;
     let journal = writers.stop().await;
 

@@ -395,3 +395,16 @@ async fn check_dead_by(cluster: &Cluster, container: &Container, id: &str, expir
         assert_eq!(status(&cluster.client(node), container, id).await, 404, "{id}, node {node}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_time_to_live_that_is_none_is_counted_if_it_is_stored_while_nothing_expires() {
+    let cluster = Cluster::start(1).await;
+    let (client, container) = (cluster.client(1), Container::new("shop", "carts"));
+    client.create_database("shop").await.expect(201);
+    client.create_container(&container, json!({})).await.expect(201);
+    for (number, ttl) in [json!("soon"), json!(0), json!(7), json!(-1)].into_iter().enumerate() {
+        let item = json!({ "id": format!("i{number}"), "pk": "k", "ttl": ttl });
+        client.create_item(&container, &item).await.expect(201);
+    }
+    assert_eq!(Metrics::of(&client).await.count("ttl_invalid_stored_total"), 2, "\"soon\" and 0");
+}

@@ -601,11 +601,11 @@ impl<M: Machine> Group<M> {
     /// Notes that the engine was flushed after this progress was read; the log may be purged up to
     /// there, and no further.
     pub async fn mark_durable(&self, progress: Progress) {
-        self.shared.offers.prune();
-        self.shared.durable.set(progress);
+        // Nor may the mark go on meanwhile: whoever comes back for the rest of a snapshot has one of before it.
         if self.holds_the_log() {
             return;
         }
+        self.shared.durable.set(progress);
         // An error means that the replica has stopped, which its status tells.
         let _ = self.shared.raft.trigger().snapshot().await;
     }
@@ -620,8 +620,8 @@ impl<M: Machine> Group<M> {
         let _ = self.shared.raft.trigger().purge_log(upto.index).await;
     }
 
-    /// True while the log stays, though it might go: somebody is being sent a snapshot, and will need the entries
-    /// behind it. Were they gone by then it would need another one, and so on for as long as clients write.
+    /// True while the log stays, though it might go: somebody is being sent a snapshot, or may come back for the
+    /// rest of one, and will need the entries behind it. Were they gone by then it would need another one, and so on for as long as clients write.
     /// A transfer that takes too much of the disk, or of memory, is given up to that.
     fn holds_the_log(&self) -> bool {
         self.shared.offers.are_under_way() && may_be_held(&self.shared.storage.wal.stats())

@@ -239,9 +239,12 @@ impl<M: Machine> Peer<M> {
             let bytes = self.make_chunk(offer, &received).await?;
             let chunk = Request::SnapshotChunk { position, received, bytes };
             received = self.ask_received(chunk).await?;
+            offer.note_taken();
         }
         let install = Request::SnapshotInstall { vote: from_raft_vote(&vote), progress };
-        Ok(SnapshotResponse::new(self.install(install).await?))
+        let installed = self.install(install).await;
+        offer.note_taken();
+        Ok(SnapshotResponse::new(installed?))
     }
 
     /// Has the receiver install what it received, however long it takes.

@@ -36,7 +36,7 @@ use crate::state_machine::storage_error;
 const CHUNK_BYTES: usize = 1 << 20;
 /// Chunks in a staging file have their length before them.
 const LENGTH_BYTES: usize = 4;
-/// How long a view is kept for a transfer that broke.
+/// How long a view is kept for a transfer that broke, since its receiver last took something of it.
 const OFFER_KEPT: Duration = Duration::from_mins(1);
 
 /// Why a chunk was not taken.
@@ -133,11 +133,16 @@ impl SnapshotStore {
                 self.disk.remove(&other)?;
             }
         }
-        if let Ok(file) = self.disk.open(&name) {
-            let (offset, received) = read_chunks(&*file, |_| Ok(()))?;
-            let chunks = received.chunks;
-            info!(group = %self.group, chunks, "going on with a broken snapshot transfer");
-            return Ok(Incoming { position, name, file, offset, received });
+        match self.disk.open(&name) {
+            Ok(file) => {
+                let (offset, received) = read_chunks(&*file, |_| Ok(()))?;
+                let chunks = received.chunks;
+                info!(group = %self.group, chunks, "going on with a broken snapshot transfer");
+                return Ok(Incoming { position, name, file, offset, received });
+            }
+            // It may be all that this replica has: an empty one must not take its place.
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Err(_) => {}
         }
         let file = self.disk.create(&name, 0)?;
         self.disk.sync_directory().map_err(|error| self.distrust(&name, error))?;
@@ -325,13 +330,26 @@ pub(crate) struct Offer {
     pub(crate) progress: Progress,
     exporter: Arc<Exporter>,
     chunk_bytes: usize,
+    /// When the receiver last took something of it, if it did.
+    taken: Arc<Mutex<Option<Instant>>>,
 }
 
 impl Offer {
     pub(crate) fn new<M: Machine>(machine: &M, group: GroupId) -> Self {
         let (view, progress) = machine.view();
         let exporter = Arc::new(Exporter::new(view, group, machine.ranges()));
-        Self { progress, exporter, chunk_bytes: CHUNK_BYTES }
+        Self { progress, exporter, chunk_bytes: CHUNK_BYTES, taken: Arc::default() }
+    }
+
+    /// Notes that the receiver has taken something of it.
+    pub(crate) fn note_taken(&self) {
+        *self.taken.lock().unwrap_or_else(PoisonError::into_inner) = Some(clock::monotonic());
+    }
+
+    /// True if its receiver has a part of it, and may soon come for the rest.
+    fn is_worth_keeping(&self) -> bool {
+        let taken = *self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        taken.is_some_and(|taken| clock::monotonic().duration_since(taken) < OFFER_KEPT)
     }
 
     /// The encoded chunk behind what was received.
@@ -344,7 +362,7 @@ impl Offer {
 /// Offers kept for transfers that broke, by receiver, and how many are under way. Clones share them.
 #[derive(Clone, Default)]
 pub(crate) struct Offers {
-    kept: Arc<Mutex<BTreeMap<u64, (Instant, Offer)>>>,
+    kept: Arc<Mutex<BTreeMap<u64, Offer>>>,
     under_way: Arc<AtomicUsize>,
 }
 
@@ -364,29 +382,26 @@ impl Offers {
         UnderWay(self.under_way.clone())
     }
 
-    /// True while a replica elsewhere is being sent a snapshot.
+    /// True while a replica elsewhere is being sent a snapshot, or may soon come for the rest of one.
     pub(crate) fn are_under_way(&self) -> bool {
-        self.under_way.load(Ordering::Relaxed) > 0
+        self.under_way.load(Ordering::Relaxed) > 0 || !self.kept().is_empty()
+    }
+
+    /// Those not kept too long: a view keeps the engine from cleaning up.
+    fn kept(&self) -> MutexGuard<'_, BTreeMap<u64, Offer>> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.retain(|_, offer| offer.is_worth_keeping());
+        kept
     }
 
     /// Takes the offer kept for a receiver.
     pub(crate) fn take(&self, receiver: u64) -> Option<Offer> {
-        self.prune();
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.remove(&receiver).map(|(_, offer)| offer)
-    }
-
-    /// Drops offers kept too long: a view keeps the engine from cleaning up.
-    pub(crate) fn prune(&self) {
-        let now = clock::monotonic();
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.retain(|_, (since, _)| now.duration_since(*since) < OFFER_KEPT);
+        self.kept().remove(&receiver)
     }
 
     /// Keeps an offer whose transfer broke.
     pub(crate) fn keep(&self, receiver: u64, offer: Offer) {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.insert(receiver, (clock::monotonic(), offer));
+        self.kept().insert(receiver, offer);
     }
 }
 

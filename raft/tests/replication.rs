@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use common::{Cluster, Loss, replica, simulate};
+use ephemeris_raft::disk::Disk as _;
 use ephemeris_raft::testing::Weather;
 use ephemeris_raft::{ProposeError, ReadError};
 use ephemeris_store::ids::NodeId;
@@ -499,6 +500,62 @@ fn a_snapshot_transfer_survives_interruptions() {
         cluster.network.set_weather(Weather::FAIR);
         cluster.wait_for_agreement().await;
         assert_eq!(cluster.peek(away, "i299"), Some(299));
+    });
+}
+
+/// Whoever has a part of a snapshot comes back for the rest of the same one, though the leader has gone on, and
+/// might have let its log go up to there.
+#[test]
+fn a_broken_snapshot_transfer_goes_on_where_it_was_though_the_leader_flushes_meanwhile() {
+    for_seeds(async |seed| {
+        let mut cluster = Cluster::start(3, seed).await;
+        let leader = cluster.wait_for_leader().await;
+        let away = leader % 3 + 1;
+        cluster.crash(away).await;
+        for serial in 0..40 {
+            let id = format!("i{serial}");
+            cluster.client(leader).upsert_large(&id, serial, 200_000).await.unwrap();
+        }
+        for serial in 0..200 {
+            cluster.upsert(leader, "many", serial).await.unwrap();
+        }
+        for id in 1..=3 {
+            cluster.checkpoint(id).await;
+        }
+        cluster.wait_until_purged(leader, 150).await;
+        let (delay_min, delay_max) = (Duration::from_millis(100), Duration::from_millis(120));
+        cluster.network.set_weather(Weather { delay_min, delay_max, ..Weather::FAIR });
+        cluster.restart(away).await;
+        let disk = cluster.node(away).snapshot_disk.clone();
+        let staged = || {
+            let name = disk.list().unwrap().pop()?;
+            let bytes = disk.open(&name).unwrap().length().unwrap();
+            Some((name, bytes))
+        };
+        let part = async || staged().filter(|(_, bytes)| *bytes > 2 << 20);
+        let (name, arrived) = cluster.wait_until("a part of a snapshot", part).await;
+        cluster.network.isolate(NodeId(away));
+        cluster.network.set_weather(Weather::FAIR);
+        for serial in 0..20 {
+            // It refuses them for a moment, because answers come slowly.
+            let write = async || cluster.upsert(leader, "meanwhile", serial).await.ok();
+            cluster.wait_until("a write", write).await;
+            cluster.checkpoint(leader).await;
+            sleep(Duration::from_secs(1)).await;
+        }
+        cluster.network.heal();
+        let goes_on = async || match staged() {
+            Some((now, bytes)) => {
+                assert_eq!(now, name, "it begins anew");
+                assert!(bytes >= arrived, "{bytes} bytes of {arrived} are left");
+                None
+            }
+            None => Some(()),
+        };
+        cluster.wait_until("the snapshot to be installed", goes_on).await;
+        cluster.wait_for_agreement().await;
+        assert_eq!(cluster.peek(away, "i39"), Some(39));
+        assert_eq!(cluster.peek(away, "meanwhile"), Some(19));
     });
 }
 

@@ -1,6 +1,7 @@
 //! Partial updates: a list of operations on one item, carried out while the write is applied.
 //!
-//! 1. The gateway parses the request once to refuse what can never succeed, and proposes its text.
+//! 1. The gateway parses the request once to refuse what can never succeed or would hold replicas up,
+//!    and proposes its text.
 //! 2. `apply` parses it again, checks the condition against the stored version, and carries out
 //!    the operations in their order; the first that fails refuses the whole patch.
 //! 3. What results is read like any other body: `ttl`, size and indexed values come from there.
@@ -16,10 +17,13 @@ use thiserror::Error;
 use crate::document::{Document, DocumentRules, IdField, InvalidDocument};
 use crate::json::Scalar;
 use crate::partition_key::KeyDefinition;
-use crate::query::{self, CompiledQuery, QueryError};
+use crate::query::{self, CompiledQuery, Effort, QueryError};
 
 /// Most operations of one patch.
 pub const PATCH_OPERATIONS_MAX: usize = 10;
+/// Operations that compiling the conditions of one request may take: every replica does it again, while
+/// it applies. That many are some hundredths of a second.
+const CONDITION_OPERATIONS_MAX: u64 = 400_000;
 /// Most names and indexes in a path.
 const PATH_STEPS_MAX: usize = 128;
 
@@ -94,6 +98,26 @@ pub enum InvalidPatch {
     /// The condition is no query.
     #[error("The patch condition is invalid: {0}")]
     Condition(#[from] QueryError),
+    /// It takes too long to find out what the condition says.
+    #[error(
+        "The patch conditions of the request take too long to compile: use fewer or simpler patterns \
+         and constants."
+    )]
+    LongCondition,
+    /// The condition may take longer than replicas count.
+    #[error(
+        "The patch condition is invalid: it may take too long, as the area of a large shape does."
+    )]
+    UncountedCondition,
+}
+
+/// What compiling conditions may still take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConditionBudget(u64);
+
+impl ConditionBudget {
+    /// What those of one request may take together.
+    pub const REQUEST: Self = Self(CONDITION_OPERATIONS_MAX);
 }
 
 /// Why a patch could not be carried out on an item.
@@ -154,8 +178,24 @@ impl PatchRequest {
 }
 
 impl Patch {
+    /// Reads a request that is to be proposed, and refuses, too, what would hold replicas up.
+    pub fn check(
+        text: &[u8],
+        rules: &DocumentRules,
+        budget: &mut ConditionBudget,
+    ) -> Result<(), InvalidPatch> {
+        let Some(condition) = Self::parse(text, rules)?.condition else { return Ok(()) };
+        let Effort { compiling, takes_longer } = condition.effort();
+        if takes_longer {
+            return Err(InvalidPatch::UncountedCondition);
+        }
+        let left = budget.0.checked_sub(compiling).ok_or(InvalidPatch::LongCondition)?;
+        *budget = ConditionBudget(left);
+        Ok(())
+    }
+
     /// Reads a request and refuses what could never be carried out.
-    pub fn parse(text: &[u8], rules: &DocumentRules) -> Result<Self, InvalidPatch> {
+    fn parse(text: &[u8], rules: &DocumentRules) -> Result<Self, InvalidPatch> {
         let key = rules.key();
         let request: Value = serde_json::from_slice(text)
             .map_err(|error| InvalidPatch::Malformed(error.to_string()))?;

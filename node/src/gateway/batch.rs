@@ -10,6 +10,7 @@ mod pieces;
 
 use axum::http::StatusCode;
 use ephemeris_store::charge::Charge;
+use ephemeris_store::patch::ConditionBudget;
 
 use self::operation::{Prepared, array, dependent_row, refused_row, row};
 use super::error::{ApiError, Failure};
@@ -33,12 +34,13 @@ pub(crate) async fn execute(
     let operations = operation::parse(&call.body).map_err(Failure::in_body)?;
     let key = items::named_key(call, &resolved)?;
     let mut prepared = Vec::with_capacity(operations.len());
+    let mut budget = ConditionBudget::REQUEST;
     for (index, operation) in operations.iter().enumerate() {
-        match operation.prepare(&resolved, &key) {
+        match operation.prepare(&resolved, &key, &mut budget) {
             Ok(one) => prepared.push(one),
             Err(error) => {
                 let body = refusal_body(operations.len(), index, &error, Charge::REFUSED_BODY);
-                let reply = Reply::json(StatusCode::MULTI_STATUS, body);
+                let reply = Reply::json(StatusCode::MULTI_STATUS, body).substatus(&error);
                 return Ok(reply.charge(Charge::REFUSED_BODY).data(resolved.headers()));
             }
         }
@@ -73,7 +75,7 @@ async fn carry_out(
             }
             let index = usize::from(refused.operation);
             let body = refusal_body(count, index, &error, refused.charge);
-            let reply = Reply::json(StatusCode::MULTI_STATUS, body);
+            let reply = Reply::json(StatusCode::MULTI_STATUS, body).substatus(&error);
             Ok(reply.charge(refused.charge).data(headers))
         }
     }

@@ -15,7 +15,7 @@ use ephemeris_store::document::{Document, IdField, ParsedDocument};
 use ephemeris_store::ids::{ItemId, Lsn};
 use ephemeris_store::item::{ItemKey, LogicalPartition, client_json};
 use ephemeris_store::partition_key::{InvalidKey, PartitionKey, VALUE_BYTES_MAX};
-use ephemeris_store::patch::{Patch, PatchRequest};
+use ephemeris_store::patch::{ConditionBudget, Patch, PatchRequest};
 
 use super::error::{ApiError, Failure};
 use super::headers::Content;
@@ -168,7 +168,8 @@ pub(crate) async fn patch(
     let resolved = gateway.container(call, path).await?;
     let precondition = precondition(call, &resolved, segment)?;
     let rules = resolved.container.definition.rules();
-    Patch::parse(&call.body, rules).map_err(Failure::in_body)?;
+    let mut budget = ConditionBudget::REQUEST;
+    Patch::check(&call.body, rules, &mut budget).map_err(Failure::in_body)?;
     let key = locate(gateway, call, &resolved, segment).await?;
     let request = PatchRequest { text: call.body.to_vec(), rules: rules.clone() };
     let write = ItemWrite { key, precondition, action: Action::Patch(request) };
@@ -280,9 +281,11 @@ pub(crate) fn named_key(call: &Call, resolved: &Resolved) -> Result<PartitionKey
 fn precondition(call: &Call, resolved: &Resolved, segment: &str) -> Result<Precondition, ApiError> {
     let asked_for = call.headers.precondition()?;
     Ok(match (resolved.item_number(segment), asked_for) {
-        (Some(number), Precondition::None | Precondition::IfMatchAny) => {
-            Precondition::IsItem(number)
-        }
+        // Any other item than the one named would have another etag.
+        (
+            Some(number),
+            Precondition::None | Precondition::IfMatchAny | Precondition::IfNoneMatch(_),
+        ) => Precondition::IsItem(number),
         // No two items have the same etag.
         (_, asked_for) => asked_for,
     })

@@ -151,6 +151,16 @@ impl Reply {
         }
     }
 
+    /// What an error says beside its status.
+    #[must_use]
+    pub(crate) fn substatus(self, error: &ApiError) -> Self {
+        match error.answer().substatus {
+            // The Rust SDK tells none from zero, and expects none.
+            0 => self,
+            substatus => self.header(SUBSTATUS, substatus.to_string()),
+        }
+    }
+
     /// Any other header.
     #[must_use]
     pub(crate) fn header(mut self, name: HeaderName, value: impl AsRef<str>) -> Self {
@@ -199,10 +209,7 @@ impl Failure {
         }
         let body = json!({ "code": answer.code, "message": message });
         let mut reply = Reply::json(answer.status, body.to_string()).charge(self.charge);
-        // The Rust SDK tells none from zero, and expects none.
-        if answer.substatus != 0 {
-            reply = reply.header(SUBSTATUS, answer.substatus.to_string());
-        }
+        reply = reply.substatus(&self.error);
         if let Some(pause) = self.error.retry_after() {
             reply = reply.header(RETRY_AFTER, pause.as_millis().to_string());
         }

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use ephemeris_raft::StartError;
 use ephemeris_store::catalog::{CatalogCommand, CatalogState, ClusterId, Created, PartitionRecord};
 use ephemeris_store::ids::{GroupId, ReplicaId};
 use ephemeris_store::partition::{Partition, PartitionSpec};
@@ -136,6 +137,8 @@ impl Node {
                 replicas.insert(record.group, Arc::new(local));
                 true
             }
+            // It will not start tomorrow either, and meanwhile nothing of the log that all share could go.
+            Err(error @ StartError::LostSnapshot { .. }) => supervisor::fault(&error.to_string()),
             Err(error) => {
                 error!(group = %record.group, %error, "a replica could not be started");
                 // What it has applied counts as durable when it is started anew.

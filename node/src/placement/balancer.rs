@@ -48,7 +48,8 @@ impl Balancer {
         }
     }
 
-    /// Every known node has a copy of the catalog; an odd number of them votes, or two of two.
+    /// Every known node has a copy of the catalog; an odd number of them votes, or two of two. Should there be
+    /// too many voters, those leave first that do not answer.
     async fn balance_catalog(&self) {
         let directory = self.node.directory().current();
         let members: BTreeSet<ReplicaId> =
@@ -67,7 +68,14 @@ impl Balancer {
             return;
         }
         // Who has to catch up first votes in a later round.
-        let wanted = catalog_voters(&status.able_to_vote(&members), &status.voters);
+        let able = status.able_to_vote(&members);
+        let mut wanted = catalog_voters(&able, &status.voters);
+        if status.voters.intersection(&able).count() > wanted.len() {
+            let well = self.describe_nodes().await;
+            let answers = |replica: &&ReplicaId| well.contains_key(&replica.node);
+            let voters: BTreeSet<_> = status.voters.iter().filter(answers).copied().collect();
+            wanted = catalog_voters(&able, &voters);
+        }
         let result = if status.are_voters(&wanted) {
             let gone: BTreeSet<_> = status.learners.difference(&members).copied().collect();
             if gone.is_empty() {
@@ -167,8 +175,8 @@ pub(crate) async fn describe_nodes(node: &Node) -> BTreeMap<NodeId, NodeDescript
     nodes
 }
 
-/// Who of those that are able to should vote on the catalog: those who do; then the lowest numbers; an odd
-/// count. Of two nodes both vote: a write is on two disks before it is acknowledged.
+/// Who of those that are able to should vote on the catalog: those who do, and are well; then the lowest numbers;
+/// an odd count. Of two nodes both vote: a write is on two disks before it is acknowledged.
 fn catalog_voters(able: &BTreeSet<ReplicaId>, voters: &BTreeSet<ReplicaId>) -> BTreeSet<ReplicaId> {
     let count = able.len().min(CATALOG_VOTERS_MAX);
     let count = if count > 2 && count.is_multiple_of(2) { count - 1 } else { count };

@@ -86,6 +86,8 @@ pub(crate) struct Key {
     known: Known,
     /// The entry that made the key what is known of it.
     changed: Lsn,
+    /// What every entry that changed the key made of it: a version, by its serial, or nothing.
+    changes: BTreeMap<Lsn, Option<u64>>,
     /// Each of the key's versions, by serial, and when it expires.
     versions: BTreeMap<u64, (Stamped, i64)>,
 }
@@ -93,7 +95,13 @@ pub(crate) struct Key {
 impl Key {
     /// A key that was never written.
     pub(crate) fn new(name: String) -> Self {
-        Self { name, known: Known::Absent, changed: Lsn(0), versions: BTreeMap::new() }
+        Self {
+            name,
+            known: Known::Absent,
+            changed: Lsn(0),
+            changes: BTreeMap::new(),
+            versions: BTreeMap::new(),
+        }
     }
 
     /// Its name, for messages.
@@ -132,6 +140,7 @@ impl Key {
         let expiry = policy.expiry(version);
         self.known = Known::Version { serial, expiry };
         self.changed = lsn;
+        self.changes.insert(lsn, Some(serial));
         self.versions.insert(serial, (version, expiry));
     }
 
@@ -153,6 +162,7 @@ impl Key {
     pub(crate) fn deleted(&mut self, span: Span, lsn: Lsn) {
         self.saw_alive_at_apply(span, "deleted");
         (self.known, self.changed) = (Known::Absent, lsn);
+        self.changes.insert(lsn, None);
     }
 
     /// Judges a read that was answered as of an entry by what this client did up to there; a
@@ -161,7 +171,7 @@ impl Key {
         if lsn >= self.changed {
             self.read_last(span, lsn, shown);
         } else {
-            self.read_earlier(span, shown);
+            self.read_earlier(span, lsn, shown);
         }
     }
 
@@ -180,13 +190,19 @@ impl Key {
         }
     }
 
-    /// Judges a read that was answered with less: one of the key's versions, unless it has expired.
-    fn read_earlier(&self, span: Span, shown: Option<u64>) {
-        let Some(shown) = shown else { return };
-        let expiry = self.versions.get(&shown);
-        let expiry = expiry.unwrap_or_else(|| panic!("{} never was {shown}", self.name));
-        let late = i128::from(span.call) - i128::from(expiry.1);
-        assert!(late < 0, "{} was shown {late} µs late, as {shown}", self.name);
+    /// Judges a read that was answered with less: it shows what the key was then, unless that has expired.
+    fn read_earlier(&self, span: Span, lsn: Lsn, shown: Option<u64>) {
+        let name = &self.name;
+        let then = self.changes.range(..=lsn).next_back().and_then(|(_, serial)| *serial);
+        let expiry = then.map_or(NEVER, |serial| self.versions[&serial].1);
+        if shown.is_some() {
+            assert_eq!(shown, then, "{name} was read as of {lsn}");
+            let late = i128::from(span.call) - i128::from(expiry);
+            assert!(late < 0, "{name} was shown {late} µs late, as of {lsn}");
+        } else if then.is_some() {
+            let early = i128::from(expiry) - i128::from(span.ret);
+            assert!(early <= 0, "{name} was not found as of {lsn}, {early} µs early");
+        }
     }
 
     /// The version is gone, and stays so.

@@ -60,6 +60,22 @@ impl Client {
         if let Some(ttl) = ttl {
             body["ttl"] = ttl.into();
         }
+        self.store(id, &body).await
+    }
+
+    /// Upserts an item with a serial number and so many more bytes.
+    pub(crate) async fn upsert_large(
+        &self,
+        id: &str,
+        serial: u64,
+        bytes: usize,
+    ) -> Result<Outcome, ProposeError> {
+        let padding = "x".repeat(bytes);
+        let body = serde_json::json!({ "id": id, "pk": "p", "serial": serial, "padding": padding });
+        self.store(id, &body).await
+    }
+
+    async fn store(&self, id: &str, body: &serde_json::Value) -> Result<Outcome, ProposeError> {
         let parsed = self.rules.parse(body.to_string().as_bytes()).expect("a valid body");
         let action = Action::Upsert(parsed.document);
         let write = ItemWrite { key: self.key(id), precondition: Precondition::None, action };

@@ -1,5 +1,7 @@
 //! Indexing policies as clients send them: checked and completed as Cosmos does, echoed whole.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value, json};
 use thiserror::Error;
 
@@ -208,7 +210,8 @@ impl Policy {
         if let Some(tuple) = self.excluded.iter().find(|path| !path.tuple.is_empty()) {
             return Err(InvalidPolicy::Tuple(tuple.to_string()));
         }
-        if let Some(both) = self.included.iter().find(|path| self.excluded.contains(path)) {
+        let excluded: BTreeSet<&Pattern> = self.excluded.iter().collect();
+        if let Some(both) = self.included.iter().find(|path| excluded.contains(path)) {
             return Err(InvalidPolicy::InBoth(both.to_string()));
         }
         let mut paths = self.included.iter().chain(&self.excluded).peekable();

@@ -264,6 +264,43 @@ proptest! {
     }
 }
 
+fn with_condition(condition: &str) -> Vec<u8> {
+    let operations = serde_json::json!([{ "op": "remove", "path": "/x" }]);
+    serde_json::json!({ "operations": operations, "condition": condition }).to_string().into_bytes()
+}
+
+#[test]
+fn conditions_of_a_request_must_not_take_long_to_compile() {
+    let mut budget = ConditionBudget::REQUEST;
+    let mut check = |text: &[u8]| Patch::check(text, &rules(), &mut budget);
+    let long = with_condition("FROM c WHERE REGEXMATCH(c.id, '[a-q][a-t]{9000}a')");
+    check(&long).unwrap();
+    let errors: Vec<_> = (0..20).filter_map(|_| check(&long).err()).collect();
+    assert!(errors.len() > 5, "some of twenty fit: {}", errors.len());
+    assert!(errors[0].to_string().contains("too long to compile"), "{}", errors[0]);
+    check(&with_condition("FROM c WHERE c.x > 1")).unwrap();
+    check(br#"[{"op":"remove","path":"/x"}]"#).unwrap();
+    let pattern = with_condition("FROM c WHERE REGEXMATCH(c.x, '^[a-z]+@[a-z.]{1,40}$', 'i')");
+    let mut budget = ConditionBudget::REQUEST;
+    for number in 0..100 {
+        let checked = Patch::check(&pattern, &rules(), &mut budget);
+        assert!(
+            checked.is_ok(),
+            "a batch of a hundred may each have an ordinary pattern: {number}"
+        );
+    }
+}
+
+/// Of a shape on the globe it is computed piece by piece, which replicas did not agree to count.
+#[test]
+fn a_condition_on_an_area_is_refused_and_one_in_the_log_is_applied_as_ever() {
+    let text = with_condition("FROM c WHERE ST_AREA(c.x) > 1");
+    let mut budget = ConditionBudget::REQUEST;
+    let error = Patch::check(&text, &rules(), &mut budget).unwrap_err();
+    assert!(error.to_string().contains("too long"), "{error}");
+    Patch::parse(&text, &rules()).unwrap();
+}
+
 /// Replicas on other processors would decide otherwise. Applying reads the condition again, and must not
 /// panic whatever the log holds.
 #[test]

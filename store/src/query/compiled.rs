@@ -57,8 +57,18 @@ pub struct CompiledQuery {
     pub(super) selects_order: bool,
     pub(super) composes_aggregates: bool,
     pub(super) needed: Needed,
+    pub(super) effort: Effort,
     /// What it takes for a computed property: an index must hold the same.
     pub(super) computed: ComputedProperties,
+}
+
+/// What the text alone tells about the time that it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Effort {
+    /// Operations that compiling it has taken.
+    pub compiling: u64,
+    /// True if it calls a function that may take longer than replicas agreed to count.
+    pub takes_longer: bool,
 }
 
 /// One key of ORDER BY.
@@ -120,6 +130,11 @@ impl CompiledQuery {
         let setting =
             Setting { parameters: &parameters, computed: &computed, purity: Purity::Pure, metric };
         compile(&text, &query, &setting, &any_index())
+    }
+
+    /// What the text alone tells about the time that it takes.
+    pub fn effort(&self) -> Effort {
+        self.effort
     }
 
     /// True if an item satisfies a condition. It has the budget of a computed property, because every

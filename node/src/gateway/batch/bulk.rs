@@ -13,6 +13,7 @@ use ephemeris_store::command::{Effect, Refusal, SHOWN_BYTES_MAX};
 use ephemeris_store::ids::{Lsn, RangeId};
 use ephemeris_store::item::ItemKey;
 use ephemeris_store::partition_key::PartitionKey;
+use ephemeris_store::patch::ConditionBudget;
 use futures_util::StreamExt as _;
 use futures_util::stream;
 
@@ -91,9 +92,10 @@ impl Bulk<'_> {
     /// Carries out operations until one cannot be.
     async fn one_by_one(&self, operations: &[Operation<'_>]) -> Vec<Outcome> {
         let mut outcomes: Vec<Outcome> = Vec::with_capacity(operations.len());
+        let mut budget = ConditionBudget::REQUEST;
         for operation in operations {
             let outcome = if outcomes.last().is_none_or(|last| last.is_done) {
-                match self.prepare(operation) {
+                match self.prepare(operation, &mut budget) {
                     Ok(prepared) => self.carry_out(prepared).await,
                     Err(error) => Outcome::refused(&error, Charge::REFUSED_BODY),
                 }
@@ -109,9 +111,10 @@ impl Bulk<'_> {
     /// Carries out all operations that can be.
     async fn side_by_side(&self, operations: &[Operation<'_>]) -> Vec<Outcome> {
         let mut outcomes = Vec::with_capacity(operations.len());
+        let mut budget = ConditionBudget::REQUEST;
         let mut by_item: BTreeMap<ItemKey, Vec<(usize, Prepared)>> = BTreeMap::new();
         for (at, operation) in operations.iter().enumerate() {
-            match self.prepare(operation) {
+            match self.prepare(operation, &mut budget) {
                 Ok(prepared) => {
                     let key = prepared.write.key.clone();
                     by_item.entry(key).or_default().push((at, prepared));
@@ -137,7 +140,11 @@ impl Bulk<'_> {
         outcomes.into_iter().map(|(_, outcome)| outcome).collect()
     }
 
-    fn prepare(&self, operation: &Operation<'_>) -> Result<Prepared, ApiError> {
+    fn prepare(
+        &self,
+        operation: &Operation<'_>,
+        budget: &mut ConditionBudget,
+    ) -> Result<Prepared, ApiError> {
         let key = match &operation.partition_key {
             Some(text) => {
                 let definition = self.resolved.container.definition.key();
@@ -147,7 +154,7 @@ impl Bulk<'_> {
             }
             None => items::named_key(self.call, self.resolved)?,
         };
-        let prepared = operation.prepare(self.resolved, &key)?;
+        let prepared = operation.prepare(self.resolved, &key, budget)?;
         let definition = self.resolved.container.definition.key();
         self.call.access.check_item(&prepared.write.key, definition)?;
         if let Some(range) = self.range

@@ -8,7 +8,7 @@ use ephemeris_store::document::Document;
 use ephemeris_store::ids::{ContainerNumber, Etag, ItemId};
 use ephemeris_store::item::{ItemKey, client_json};
 use ephemeris_store::partition_key::PartitionKey;
-use ephemeris_store::patch::{Patch, PatchRequest};
+use ephemeris_store::patch::{ConditionBudget, Patch, PatchRequest};
 
 use super::pieces::Pieces;
 use crate::gateway::error::ApiError;
@@ -99,6 +99,7 @@ impl Operation<'_> {
         &self,
         resolved: &Resolved,
         key: &PartitionKey,
+        budget: &mut ConditionBudget,
     ) -> Result<Prepared, ApiError> {
         let rules = resolved.container.definition.rules();
         let (id, action, body) = match self.kind.to_ascii_lowercase().as_str() {
@@ -113,7 +114,7 @@ impl Operation<'_> {
             "replace" => self.replace(resolved, key)?,
             "patch" => {
                 let text = self.resource_body()?.to_vec();
-                Patch::parse(&text, rules)?;
+                Patch::check(&text, rules, budget)?;
                 let request = PatchRequest { text, rules: rules.clone() };
                 (self.id()?, Action::Patch(request), None)
             }
@@ -264,7 +265,8 @@ mod tests {
         let body = json!([operation]).to_string();
         let operations = parse(body.as_bytes())?;
         let key = PartitionKey::parse("[\"p\"]").unwrap();
-        operations[0].prepare(&resolve::tests::container(1, &["/pk"]), &key)
+        let mut budget = ConditionBudget::REQUEST;
+        operations[0].prepare(&resolve::tests::container(1, &["/pk"]), &key, &mut budget)
     }
 
     fn item_key(id: &str) -> ItemKey {
@@ -365,8 +367,9 @@ mod tests {
             let resolved = resolve::tests::container(1, &["/pk"]);
             let key = PartitionKey::parse("[\"p\"]").unwrap();
             let body = json!(operations).to_string();
+            let mut budget = ConditionBudget::REQUEST;
             for operation in parse(body.as_bytes()).unwrap_or_default() {
-                if let Err(error) = operation.prepare(&resolved, &key) {
+                if let Err(error) = operation.prepare(&resolved, &key, &mut budget) {
                     prop_assert!(error.answer().status.is_client_error());
                 }
             }

@@ -49,6 +49,7 @@ impl<'q> Compiler<'q> {
             let message = format!("The function {} is not allowed here.", function.name);
             return self.refuse(QueryError::at(message, name_span));
         }
+        self.takes_longer |= function.cost_beside.is_some();
         let fits = self.check_arity(function.name, function.arity, args.len(), span);
         let args = self.all(args);
         if !fits {

@@ -21,7 +21,7 @@ use errors::Errors;
 use groups::Groups;
 
 use super::ast::{Expr, Query, Select};
-use super::compiled::CompiledQuery;
+use super::compiled::{CompiledQuery, Effort};
 use super::computed::ComputedProperties;
 use super::conditions;
 use super::depth;
@@ -92,6 +92,8 @@ pub(super) struct Compiler<'q> {
     copied_bytes: usize,
     /// What is left for comparing expressions with the keys of GROUP BY.
     comparisons: u64,
+    /// True if a function was met that may take longer than replicas agreed to count.
+    takes_longer: bool,
     errors: Errors,
 }
 
@@ -127,6 +129,7 @@ pub(super) fn compile(
     let (block, order) = compiler.outermost(query, index);
     let composes_aggregates = block.grouping.is_some() && groups::composes(&query.select);
     compiler.check_user_defined(query.span);
+    let effort = compiler.effort();
     if let Some(error) = compiler.errors.all() {
         return Err(error);
     }
@@ -150,6 +153,7 @@ pub(super) fn compile(
         selects_order,
         composes_aggregates,
         needed,
+        effort,
         computed: setting.computed.clone(),
     })
 }
@@ -195,8 +199,14 @@ impl<'q> Compiler<'q> {
             pattern_operations: PATTERN_OPERATIONS_MAX,
             copied_bytes: COPIED_BYTES_MAX,
             comparisons: COMPARISONS_MAX,
+            takes_longer: false,
             errors: Errors::default(),
         }
+    }
+
+    fn effort(&self) -> Effort {
+        let patterns = PATTERN_OPERATIONS_MAX - self.pattern_operations;
+        Effort { compiling: self.folding.spent() + patterns, takes_longer: self.takes_longer }
     }
 
     /// Notes what is wrong; undefined stands in for it.

@@ -11,8 +11,8 @@ use std::borrow::Cow;
 pub use row::Row;
 
 use super::ast::BinaryOp;
-use super::functions::Function;
 use super::functions::regex::Regex;
+use super::functions::{Cost, Function};
 use super::like::LikePattern;
 use super::op::{Block, Op, Path, RowsTo, Step};
 use super::run::{Run, weight_of};
@@ -166,7 +166,8 @@ fn call(function: &'static Function, args: &[Op], row: &Row<'_>, run: &Run) -> V
 }
 
 fn called(function: &'static Function, args: &[Cow<'_, Value>], run: &Run) -> Value {
-    if !run.spend((function.cost)(args)) || !run.spend_beside(|| (function.cost_beside)(args)) {
+    let pays_beside = |cost: Cost| run.spend_beside(|| cost(args));
+    if !run.spend((function.cost)(args)) || !function.cost_beside.is_none_or(pays_beside) {
         return Value::Undefined;
     }
     let result = (function.body)(args, &run.moment);

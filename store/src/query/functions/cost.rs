@@ -6,11 +6,6 @@ use super::Args;
 use crate::query::run::weight_of;
 use crate::query::value::Value;
 
-/// Nothing beside the operation that every expression is.
-pub(super) fn nothing(_: &Args<'_>) -> u64 {
-    0
-}
-
 /// Going over each argument once, and not into what lies deeper in it.
 pub(super) fn surface(args: &Args<'_>) -> u64 {
     args.iter().map(|arg| weight_of(length(arg))).sum()

@@ -90,8 +90,8 @@ pub struct Function {
     pub body: Body,
     /// What a call costs.
     pub cost: Cost,
-    /// What it costs beside, where replicas need not agree (`Tariff::Actual`).
-    pub cost_beside: Cost,
+    /// What it costs beside, where replicas need not agree (`Tariff::Actual`); none: nothing.
+    pub cost_beside: Option<Cost>,
 }
 
 impl Function {
@@ -104,7 +104,7 @@ impl Function {
     }
 
     const fn taking(arity: Arity, name: &'static str, body: Body) -> Self {
-        Self { name, arity, body, cost: cost::surface, cost_beside: cost::nothing }
+        Self { name, arity, body, cost: cost::surface, cost_beside: None }
     }
 
     /// The same, at another cost than going over each argument once and no deeper.
@@ -114,7 +114,7 @@ impl Function {
 
     /// The same, at a cost beside.
     const fn beside(self, cost_beside: Cost) -> Self {
-        Self { cost_beside, ..self }
+        Self { cost_beside: Some(cost_beside), ..self }
     }
 
     /// False where the last digit may differ between processors, so that replicas must not decide

@@ -42,7 +42,11 @@ impl Nemesis<'_> {
     /// A leader is killed while nearly all connections there may be are taken by clients that say nothing.
     pub(super) async fn idle_connections(&mut self, leader: u32, lasts: Duration) -> Vec<String> {
         let all = self.addresses(&self.cluster.ids());
-        let mut crowd = Crowd::gather(&all, Crowd::most(IDLE), GATHERED_WITHIN).await;
+        let idle = Crowd::most(IDLE);
+        if idle < IDLE {
+            self.in_vain = Some(format!("`ulimit -Hn` lets only {idle} of {IDLE} clients connect"));
+        }
+        let mut crowd = Crowd::gather(&all, idle, GATHERED_WITHIN).await;
         // Gathering them is no fault: only what follows must not take long.
         self.begun = Some(self.timer.now());
         let killed = self.kill(&[leader], lasts).await;

@@ -4,7 +4,8 @@
 //! 1. Every item is changed by one client, one change after the other.
 //! 2. It is left alone once the outcome of a change is not known, and expires if it is there: so there is
 //!    one change at most of which nobody knows, and it is the last.
-//! 3. What the feed tells is what was acknowledged, with that one or without it, and then the end.
+//! 3. Nothing is gone, or told to be, before its time to live is over.
+//! 4. What the feed tells is what was acknowledged, with that one or without it, and then the end.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -14,14 +15,15 @@ use anyhow::{Result, ensure};
 use ephemeris_cluster_tests::checker::Tolerance;
 use ephemeris_cluster_tests::client::{Answer, Call, Container};
 use ephemeris_cluster_tests::clock;
+use ephemeris_cluster_tests::history::Nanos;
 use rand::RngExt as _;
 use serde_json::{Value, json};
 
 use super::{
-    Doing, Finding, Kind, RECOVERY, TWO_PARTITIONS, Workload, create_container, replace, rows,
+    Doing, End, Finding, Kind, RECOVERY, TWO_PARTITIONS, Workload, create_container, replace, rows,
     store,
 };
-use crate::hand::{Hand, Reply, locked};
+use crate::hand::{Asked, Hand, Reply, locked};
 
 /// Ranges of the container: each has a feed of its own.
 const RANGES: usize = 2;
@@ -46,11 +48,22 @@ enum Change {
     Expired,
 }
 
+/// When a version was written, and how many seconds later it expires.
+#[derive(Clone, Copy, Debug)]
+struct Stamped {
+    ts: u64,
+    ttl: u64,
+}
+
 /// What is known of an item.
 #[derive(Debug, Default)]
 struct Life {
     /// Changes that were acknowledged, in order.
     acknowledged: Vec<Change>,
+    /// The version that the last of them left.
+    last: Option<Stamped>,
+    /// When a client had learnt that it was gone.
+    missed: Option<Nanos>,
     /// Nobody knows.
     unknown: Option<Change>,
     told: Vec<Change>,
@@ -78,6 +91,13 @@ struct Seen {
 pub(super) struct Feed {
     container: Container,
     seen: Mutex<Seen>,
+}
+
+impl Stamped {
+    /// As an item says; none if it says nothing of it.
+    fn of(item: &Value) -> Option<Self> {
+        Some(Self { ts: item["_ts"].as_u64()?, ttl: item["ttl"].as_u64()? })
+    }
 }
 
 impl Change {
@@ -124,6 +144,14 @@ impl Life {
         let lives = [whole(self.acknowledged.clone()), whole(with_unknown.collect())];
         lives.iter().any(|life| {
             life.starts_with(&self.told) && (!is_complete || life.len() == self.told.len())
+        })
+    }
+
+    /// True if a client learnt that it was gone before that can have been so.
+    fn is_gone_early(&self, tolerance: Tolerance) -> bool {
+        self.missed.is_some_and(|ret| {
+            self.last
+                .is_none_or(|Stamped { ts, ttl }| ret < End::of(ts, Some(ttl), tolerance).earliest)
         })
     }
 }
@@ -189,7 +217,7 @@ impl Feed {
             Change::Replaced(serial) => replace(&self.container, &id, &item(serial)),
             Change::Deleted | Change::Expired => Call::delete(self.container.item(&id)).key(&key),
         };
-        let reply = hand.ask(&call).await.reply;
+        let Asked { ret, reply, .. } = hand.ask(&call).await;
         let seen = &mut *locked(&self.seen);
         let life = seen.lives.entry(id).or_default();
         seen.at_work.remove(&which);
@@ -197,11 +225,14 @@ impl Feed {
             Reply::Answered(answer) if answer.status == change.status() => {
                 life.acknowledged.push(change);
                 if change.serial().is_some() {
+                    life.last = Stamped::of(&answer.json());
                     seen.at_work.insert(which, number);
                 }
             }
             // Its time was over.
-            Reply::Answered(answer) if answer.status == 404 && change != Change::Created(1) => {}
+            Reply::Answered(answer) if answer.status == 404 && change != Change::Created(1) => {
+                life.missed = Some(ret);
+            }
             Reply::Answered(answer) => {
                 hand.shared.complain(format!("{change:?}: {}", answer.describe()));
             }
@@ -243,6 +274,12 @@ impl Seen {
         if row["previous"]["serial"].as_u64() != before {
             self.wrong.push(format!("{before:?} is the version told before: {row}"));
         }
+        if change == Change::Expired {
+            let due = Stamped::of(&row["previous"]).map(|Stamped { ts, ttl }| ts + ttl);
+            if (before.is_some() && due.is_none()) || metadata["crts"].as_u64() < due {
+                self.wrong.push(format!("it is told to expire at {due:?}: {row}"));
+            }
+        }
         life.told.push(change);
     }
 
@@ -250,9 +287,11 @@ impl Seen {
         self.lives.values().any(Life::is_open)
     }
 
-    fn wrong(&self) -> Vec<String> {
+    fn wrong(&self, tolerance: Tolerance) -> Vec<String> {
         let mut wrong = self.wrong.clone();
-        let odd = self.lives.iter().filter(|(_, life)| !life.is_right(self.is_complete));
+        let is_odd =
+            |life: &Life| !life.is_right(self.is_complete) || life.is_gone_early(tolerance);
+        let odd = self.lives.iter().filter(|(_, life)| is_odd(life));
         wrong.extend(odd.map(|(id, life)| format!("{id}: {life:?}")));
         wrong
     }
@@ -316,10 +355,11 @@ impl Workload for Feed {
         })
     }
 
-    fn judge(&self, _tolerance: Tolerance) -> Vec<Finding> {
+    fn judge(&self, tolerance: Tolerance) -> Vec<Finding> {
         let seen = locked(&self.seen);
         let told = seen.lives.values().map(|life| life.told.len()).sum();
-        let finding = Finding::new("feed: each change once, in order", told, seen.wrong());
+        let wrong = seen.wrong(tolerance);
+        let finding = Finding::new("feed: each change once, in order", told, wrong);
         vec![finding.if_looked(seen.is_complete)]
     }
 }
@@ -329,14 +369,17 @@ mod tests {
     use super::Change::{Created, Deleted, Expired, Replaced};
     use super::*;
 
-    /// A row about `a`, with the serial of the version before it.
+    const EXACT: Tolerance = Tolerance { skew: 0, width: 0 };
+
+    /// A row about `a`, with the serial of the version before it, at the second of its entry's number.
     fn row(lsn: u64, change: Change, previous: Option<u64>) -> Value {
         let kind = match change {
             Created(_) => "create",
             Replaced(_) => "replace",
             Deleted | Expired => "delete",
         };
-        let mut row = json!({ "current": {}, "metadata": { "lsn": lsn, "operationType": kind } });
+        let metadata = json!({ "lsn": lsn, "crts": lsn, "operationType": kind });
+        let mut row = json!({ "current": {}, "metadata": metadata });
         if let Some(serial) = change.serial() {
             row["current"] = json!({ "id": "a", "serial": serial });
         } else {
@@ -344,14 +387,14 @@ mod tests {
             row["metadata"]["timeToLiveExpired"] = json!(change == Expired);
         }
         if let Some(serial) = previous {
-            row["previous"] = json!({ "id": "a", "serial": serial });
+            row["previous"] = json!({ "id": "a", "serial": serial, "_ts": lsn - 1, "ttl": 1 });
         }
         row
     }
 
     /// Judges what is told of `a`, each change with the version that the one before it has left.
     fn judged(acknowledged: &[Change], unknown: Option<Change>, told: &[Change]) -> usize {
-        let life = Life { acknowledged: acknowledged.to_vec(), unknown, told: Vec::new() };
+        let life = Life { acknowledged: acknowledged.to_vec(), unknown, ..Life::default() };
         let mut seen = Seen { is_complete: true, ..Seen::default() };
         seen.lives.insert("a".to_string(), life);
         let mut before = None;
@@ -359,7 +402,7 @@ mod tests {
             seen.take(0, &row(lsn, *change, before));
             before = change.serial();
         }
-        seen.wrong().len()
+        seen.wrong(EXACT).len()
     }
 
     #[test]
@@ -408,11 +451,26 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_gone_before_its_time_to_live_is_over() {
+        let mut seen = Seen::default();
+        let mut early = row(7, Expired, None);
+        early["previous"] = json!({ "_ts": 5, "ttl": 3 });
+        seen.take(0, &early);
+        assert_eq!(seen.wrong.len(), 1, "told at 7, due at 8: {:?}", seen.wrong);
+        let missed = |last: Option<Stamped>, ret: Nanos| {
+            Life { last, missed: Some(ret), ..Life::default() }.is_gone_early(EXACT)
+        };
+        let version = Some(Stamped { ts: 5, ttl: 3 });
+        assert!(missed(version, 7_999_999_999) && !missed(version, 8_000_000_000));
+        assert!(missed(None, 8_000_000_000), "it was never there");
+    }
+
+    #[test]
     fn what_was_not_read_to_the_end_is_the_beginning_of_what_is_right() {
         let life = |told: &[Change]| Life {
             acknowledged: vec![Created(1), Replaced(2)],
-            unknown: None,
             told: told.to_vec(),
+            ..Life::default()
         };
         assert!(life(&[]).is_right(false) && life(&[Created(1)]).is_right(false));
         assert!(!life(&[Created(1), Expired]).is_right(false));
