@@ -269,7 +269,10 @@ fn catalog() -> String {
         precondition,
     };
     let commands = [
-        CatalogCommand::FormCluster { cluster: ClusterId(5) },
+        CatalogCommand::FormCluster {
+            cluster: ClusterId(5),
+            founders: [1, 2, 3].map(NodeId).into(),
+        },
         register(1),
         register(2),
         CatalogCommand::SetSweeping(Sweeping::Paused),

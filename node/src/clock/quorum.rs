@@ -118,7 +118,9 @@ impl QuorumClock {
         let width = state.agreement.read(now).map(Bounds::width);
         if settled != state.last {
             match settled {
-                Settled::Agreed => info!(width_micros = width, "a majority of clocks agrees"),
+                Settled::Agreed => {
+                    info!(nodes, width_micros = width, "a majority of clocks agrees");
+                }
                 Settled::CarriedOn => warn!("no majority of clocks agrees; carrying on"),
                 Settled::Never => warn!("no majority of clocks agrees yet"),
             }

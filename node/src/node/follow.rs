@@ -243,7 +243,8 @@ impl Node {
                 Standing::Unannounced => {
                     if self.inner.directory.current().state().cluster().is_none() {
                         let cluster = ClusterId(ephemeris_raft::random().random());
-                        self.announce(CatalogCommand::FormCluster { cluster }).await;
+                        let founders = self.inner.config.founders.keys().copied().collect();
+                        self.announce(CatalogCommand::FormCluster { cluster, founders }).await;
                     }
                     self.announce(self.registration()).await;
                     LOOK_EVERY

@@ -52,12 +52,14 @@ impl Balancer {
     /// too many voters, those leave first that do not answer.
     async fn balance_catalog(&self) {
         let directory = self.node.directory().current();
-        let members: BTreeSet<ReplicaId> =
-            directory.state().nodes().map(|record| record.catalog_replica).collect();
+        let registered = directory.state().nodes().map(|record| record.catalog_replica);
+        // Without them those who were registered first would be the majority, for a write and for the time.
+        let awaited = directory.state().awaited().map(|node| ReplicaId { node, incarnation: 0 });
+        let members: BTreeSet<ReplicaId> = registered.chain(awaited).collect();
         let group = self.node.catalog();
         let status = group.status();
         let known: BTreeSet<ReplicaId> = status.voters.union(&status.learners).copied().collect();
-        if members.is_empty() || !members.contains(&group.replica()) {
+        if directory.state().cluster().is_none() || !members.contains(&group.replica()) {
             return;
         }
         if let Some(missing) = members.difference(&known).next() {

@@ -215,6 +215,7 @@ impl Demon {
             } else {
                 (0, 0)
             };
+            tracing::debug!(target: "simulation", number, error, pace, "a wall clock is set");
             self.world.time(number).set_wall(error + small, pace);
         }
     }

@@ -1,5 +1,6 @@
 //! Applying log entries to the catalog.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError};
 
 use super::command::{
@@ -7,8 +8,8 @@ use super::command::{
 };
 use super::definition::ContainerDefinition;
 use super::state::{
-    CatalogState, Container, Database, NodeRecord, Offer, OfferTarget, PartitionRecord, Record,
-    Resource, Script, ScriptKind,
+    CatalogState, ClusterId, Container, Database, NodeRecord, Offer, OfferTarget, PartitionRecord,
+    Record, Resource, Script, ScriptKind,
 };
 use super::throughput::Throughput;
 use super::{Catalog, Shared};
@@ -105,8 +106,8 @@ impl Draft {
     /// A refusal inside, a fault outside.
     fn carry_out(&mut self, command: CatalogCommand) -> Result<Result<Created>, Fault> {
         Ok(match command {
-            CatalogCommand::FormCluster { cluster } => {
-                self.state.header.cluster.get_or_insert(cluster);
+            CatalogCommand::FormCluster { cluster, founders } => {
+                self.form_cluster(cluster, founders);
                 Ok(Created::Nothing)
             }
             CatalogCommand::RegisterNode { node, directory, peer, url, founder } => {
@@ -178,6 +179,15 @@ impl Draft {
         number.expect("the catalog's log stays below 2^31")
     }
 
+    fn form_cluster(&mut self, cluster: ClusterId, founders: BTreeSet<NodeId>) {
+        let CatalogState { header, nodes, .. } = &mut self.state;
+        if header.cluster.is_none() {
+            header.cluster = Some(cluster);
+            header.awaited = founders;
+            header.awaited.retain(|founder| !nodes.contains_key(founder));
+        }
+    }
+
     fn register_node(
         &mut self,
         node: NodeId,
@@ -199,6 +209,7 @@ impl Draft {
         let record = NodeRecord { node, directory, peer, url, catalog_replica, registered };
         self.put(&record);
         self.state.nodes.insert(node, Arc::new(record));
+        self.state.header.awaited.remove(&node);
         Ok(Created::Node(catalog_replica))
     }
 
@@ -208,15 +219,17 @@ impl Draft {
     /// A majority of every group's replicas must stay: only a majority holds for certain what was
     /// acknowledged. Who is asked first, in `node`, knows also which of them are well.
     fn forget_node(&mut self, node: NodeId) -> Result<Created> {
-        if !self.state.nodes.contains_key(&node) {
+        if !self.state.counts(node) {
             return Err(CatalogRefusal::NotFound);
         }
         let groups = self.state.groups_that_need(node);
         if !groups.is_empty() {
             return Err(CatalogRefusal::StillNeeded { node, groups });
         }
-        let record = self.state.nodes.remove(&node).expect("it was just seen");
-        self.delete(record.as_ref());
+        self.state.header.awaited.remove(&node);
+        if let Some(record) = self.state.nodes.remove(&node) {
+            self.delete(record.as_ref());
+        }
         let partitions: Vec<_> = self.state.partitions.values().cloned().collect();
         for partition in partitions {
             let mut partition = (*partition).clone();

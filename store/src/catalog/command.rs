@@ -1,5 +1,7 @@
 //! What a leader proposes to the catalog, and what applying it answers.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -33,6 +35,8 @@ pub enum CatalogCommand {
     FormCluster {
         /// Drawn by the proposer.
         cluster: ClusterId,
+        /// The nodes that it is formed of. Until they are registered, each is awaited.
+        founders: BTreeSet<NodeId>,
     },
     /// Makes a node known, or updates its addresses.
     RegisterNode {

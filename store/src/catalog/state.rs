@@ -1,5 +1,6 @@
 //! The records of the catalog, and the maps that hold them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use imbl::OrdMap;
@@ -196,10 +197,12 @@ pub struct Permission {
 }
 
 /// Counters and clock, stored with the applied position.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Header {
     pub(super) applied: Option<LogId>,
     pub(super) cluster: Option<ClusterId>,
+    /// Founders that are not registered yet.
+    pub(super) awaited: BTreeSet<NodeId>,
     pub(super) clock: Millis,
     pub(super) last_ts: Seconds,
     pub(super) databases_created: u32,
@@ -341,7 +344,7 @@ fn load<R: Record, K: Ord + Clone>(
 impl CatalogState {
     pub(super) fn load(read: &dyn Read, header: &Header) -> Result<Self, Fault> {
         Ok(Self {
-            header: *header,
+            header: header.clone(),
             nodes: load(read, |record: &NodeRecord| record.node)?,
             databases: load(read, |record: &Database| record.number)?,
             containers: load(read, |record: &Container| record.number)?,
@@ -356,6 +359,16 @@ impl CatalogState {
     /// The cluster, once it was formed.
     pub fn cluster(&self) -> Option<ClusterId> {
         self.header.cluster
+    }
+
+    /// Founders that were never registered, nor forgotten: they vote on the catalog, and their clocks count.
+    pub fn awaited(&self) -> impl Iterator<Item = NodeId> {
+        self.header.awaited.iter().copied()
+    }
+
+    /// True if the node is one of the cluster, registered or awaited.
+    pub(super) fn counts(&self, node: NodeId) -> bool {
+        self.nodes.contains_key(&node) || self.header.awaited.contains(&node)
     }
 
     /// Whether dead items are removed from disk.
@@ -418,8 +431,8 @@ impl CatalogState {
     /// The groups that would lose the majority of their replicas with this node.
     pub fn groups_that_need(&self, node: NodeId) -> Vec<GroupId> {
         let keeps_majority = |staying: usize, all: usize| 2 * staying > all;
-        let nodes = self.nodes.len();
-        let catalog = self.nodes.contains_key(&node) && !keeps_majority(nodes - 1, nodes);
+        let nodes = self.nodes.len() + self.header.awaited.len();
+        let catalog = self.counts(node) && !keeps_majority(nodes - 1, nodes);
         let partitions = self.partitions.values().filter(|partition| {
             let replicas = partition.replicas.len();
             partition.replica_on(node).is_some() && !keeps_majority(replicas - 1, replicas)

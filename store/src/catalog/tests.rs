@@ -2,6 +2,7 @@
 
 mod users;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::json;
@@ -120,7 +121,8 @@ fn r10_stamps_round_up() {
 fn an_entry_whose_clock_ends_before_it_starts_is_a_fault() {
     let mut f = Fixture::new();
     let now = (Millis(2_000_000), Millis(1_999_999));
-    let command = CatalogCommand::FormCluster { cluster: ClusterId(7) };
+    let founders = BTreeSet::new();
+    let command = CatalogCommand::FormCluster { cluster: ClusterId(7), founders };
     let bytes = codec::encode(&(now, command));
     let before = f.catalog.progress().applied.unwrap();
     let position = LogId { term: 1, index: before.index + 1 };
@@ -307,6 +309,30 @@ fn a_node_is_not_forgotten_while_a_majority_needs_it() {
     let message = forget(&mut f, 3).unwrap_err().to_string();
     assert!(message.contains("of the catalog, partition 1"), "{message}");
     f.reopen();
+}
+
+#[test]
+fn founders_are_awaited_until_they_are_registered_or_forgotten() {
+    let mut f = Fixture::new();
+    let awaited = |f: &Fixture| f.catalog.state().awaited().map(|node| node.0).collect::<Vec<_>>();
+    let form = |cluster, founders: &[u32]| CatalogCommand::FormCluster {
+        cluster: ClusterId(cluster),
+        founders: founders.iter().copied().map(NodeId).collect(),
+    };
+    let known: Vec<u32> = f.catalog.state().nodes().map(|record| record.node.0).collect();
+    assert_eq!(known, [1, 2, 3]);
+    f.apply(form(7, &[1, 2, 3, 4, 5])).unwrap();
+    assert_eq!(awaited(&f), [4, 5]);
+    f.apply(form(8, &[1, 2, 3, 4, 5, 6])).unwrap();
+    assert_eq!(awaited(&f), [4, 5], "the first one wins");
+    f.reopen();
+    assert_eq!(awaited(&f), [4, 5]);
+    f.register(4, 4).unwrap();
+    assert_eq!(awaited(&f), [5]);
+    f.apply(CatalogCommand::ForgetNode { node: NodeId(5) }).unwrap();
+    assert_eq!(awaited(&f), [0; 0]);
+    let again = f.apply(CatalogCommand::ForgetNode { node: NodeId(5) });
+    assert_eq!(again, Err(CatalogRefusal::NotFound));
 }
 
 #[test]
