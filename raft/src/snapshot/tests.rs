@@ -127,6 +127,45 @@ impl Disk for Vanishing {
     }
 }
 
+/// A disk on which files cannot be opened for a moment, for want of descriptors.
+struct Exhausted(MemoryDisk);
+
+impl Disk for Exhausted {
+    fn list(&self) -> io::Result<Vec<String>> {
+        self.0.list()
+    }
+    fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn DiskFile>> {
+        self.0.create(name, bytes)
+    }
+    fn open(&self, _: &str) -> io::Result<Arc<dyn DiskFile>> {
+        Err(io::Error::other("too many open files"))
+    }
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.0.rename(from, to)
+    }
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.0.remove(name)
+    }
+    fn sync_directory(&self) -> io::Result<()> {
+        self.0.sync_directory()
+    }
+    fn describe(&self) -> String {
+        "exhausted".to_string()
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_opened_for_a_moment_is_not_made_anew() {
+    let f = Fixture::new();
+    f.receive(FIRST);
+    let name = f.store.staged(FIRST).unwrap();
+    let exhausted = Arc::new(Exhausted(f.disk.clone()));
+    let store = SnapshotStore::new(exhausted, GROUP, Stop::default());
+    assert!(matches!(store.begin(FIRST), Err(StageError::Io(_))));
+    f.install(&name).expect("its rows are still there");
+    assert_eq!(f.machine.progress().applied, FIRST);
+}
+
 /// A machine whose rows may be replaced only while nobody reads them.
 struct Guarded(Catalog, AtomicBool);
 
