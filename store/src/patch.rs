@@ -17,13 +17,15 @@ use thiserror::Error;
 use crate::document::{Document, DocumentRules, IdField, InvalidDocument};
 use crate::json::Scalar;
 use crate::partition_key::KeyDefinition;
-use crate::query::{self, CompiledQuery, Effort, QueryError};
+use crate::query::{self, CompiledQuery, Metric, QueryError};
 
 /// Most operations of one patch.
 pub const PATCH_OPERATIONS_MAX: usize = 10;
 /// Operations that compiling the conditions of one request may take: every replica does it again, while
 /// it applies. That many are some hundredths of a second.
 const CONDITION_OPERATIONS_MAX: u64 = 400_000;
+/// As many count for a condition that is none: it may have taken long to see that.
+const INVALID_OPERATIONS: u64 = CONDITION_OPERATIONS_MAX / 20;
 /// Most names and indexes in a path.
 const PATH_STEPS_MAX: usize = 128;
 
@@ -118,6 +120,22 @@ pub struct ConditionBudget(u64);
 impl ConditionBudget {
     /// What those of one request may take together.
     pub const REQUEST: Self = Self(CONDITION_OPERATIONS_MAX);
+
+    /// Compiles a condition, unless those before it have used everything up.
+    fn compile(&mut self, text: &str, metric: Metric) -> Result<CompiledQuery, InvalidPatch> {
+        if self.0 == 0 {
+            return Err(InvalidPatch::LongCondition);
+        }
+        let compiled = CompiledQuery::condition(text, metric);
+        let taken = compiled.as_ref().map_or(INVALID_OPERATIONS, |one| one.effort().compiling);
+        let fits = taken <= self.0;
+        self.0 = self.0.saturating_sub(taken);
+        let condition = compiled?;
+        if condition.effort().takes_longer {
+            return Err(InvalidPatch::UncountedCondition);
+        }
+        if fits { Ok(condition) } else { Err(InvalidPatch::LongCondition) }
+    }
 }
 
 /// Why a patch could not be carried out on an item.
@@ -184,18 +202,21 @@ impl Patch {
         rules: &DocumentRules,
         budget: &mut ConditionBudget,
     ) -> Result<(), InvalidPatch> {
-        let Some(condition) = Self::parse(text, rules)?.condition else { return Ok(()) };
-        let Effort { compiling, takes_longer } = condition.effort();
-        if takes_longer {
-            return Err(InvalidPatch::UncountedCondition);
-        }
-        let left = budget.0.checked_sub(compiling).ok_or(InvalidPatch::LongCondition)?;
-        *budget = ConditionBudget(left);
-        Ok(())
+        Self::read(text, rules, |condition, metric| budget.compile(condition, metric)).map(drop)
     }
 
     /// Reads a request and refuses what could never be carried out.
     fn parse(text: &[u8], rules: &DocumentRules) -> Result<Self, InvalidPatch> {
+        Self::read(text, rules, |condition, metric| {
+            Ok(CompiledQuery::condition(condition, metric)?)
+        })
+    }
+
+    fn read(
+        text: &[u8],
+        rules: &DocumentRules,
+        compile: impl FnOnce(&str, Metric) -> Result<CompiledQuery, InvalidPatch>,
+    ) -> Result<Self, InvalidPatch> {
         let key = rules.key();
         let request: Value = serde_json::from_slice(text)
             .map_err(|error| InvalidPatch::Malformed(error.to_string()))?;
@@ -224,9 +245,7 @@ impl Patch {
         }
         let condition = match condition {
             None | Some(Value::Null) => None,
-            Some(Value::String(text)) => {
-                Some(CompiledQuery::condition(text, rules.index().metric())?)
-            }
+            Some(Value::String(text)) => Some(compile(text, rules.index().metric())?),
             Some(_) => return Err(malformed("'condition' must be a string")),
         };
         Ok(Self { operations, condition })

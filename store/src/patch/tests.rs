@@ -278,7 +278,8 @@ fn conditions_of_a_request_must_not_take_long_to_compile() {
     let errors: Vec<_> = (0..20).filter_map(|_| check(&long).err()).collect();
     assert!(errors.len() > 5, "some of twenty fit: {}", errors.len());
     assert!(errors[0].to_string().contains("too long to compile"), "{}", errors[0]);
-    check(&with_condition("FROM c WHERE c.x > 1")).unwrap();
+    let error = check(&with_condition("FROM c WHERE c.x > 1")).unwrap_err();
+    assert!(matches!(error, InvalidPatch::LongCondition), "nothing more is compiled: {error}");
     check(br#"[{"op":"remove","path":"/x"}]"#).unwrap();
     let pattern = with_condition("FROM c WHERE REGEXMATCH(c.x, '^[a-z]+@[a-z.]{1,40}$', 'i')");
     let mut budget = ConditionBudget::REQUEST;
@@ -289,6 +290,18 @@ fn conditions_of_a_request_must_not_take_long_to_compile() {
             "a batch of a hundred may each have an ordinary pattern: {number}"
         );
     }
+}
+
+/// Each may have taken long until something was found to be wrong.
+#[test]
+fn conditions_that_are_none_count_for_some_time() {
+    let mut budget = ConditionBudget::REQUEST;
+    let invalid = with_condition("FROM c WHERE nothing(c.x)");
+    let mut check = || Patch::check(&invalid, &rules(), &mut budget).unwrap_err();
+    for _ in 0..20 {
+        assert!(matches!(check(), InvalidPatch::Condition(_)));
+    }
+    assert!(matches!(check(), InvalidPatch::LongCondition));
 }
 
 /// Of a shape on the globe it is computed piece by piece, which replicas did not agree to count.

@@ -47,7 +47,7 @@ mod value;
 pub use aggregate::Accumulators;
 pub use anchors::{Anchor, Anchored};
 pub use compile::{JOINS_MAX, USER_DEFINED_CALLS_MAX};
-pub use compiled::{AGGREGATES_MAX, CompiledQuery, Effort, SortOrder, Window};
+pub use compiled::{AGGREGATES_MAX, CompiledQuery, SortOrder, Window};
 pub use computed::{COMPUTED_PROPERTIES_MAX, ComputedProperties, InvalidComputed};
 pub use error::{QueryError, Span};
 pub use evaluate::Row;
