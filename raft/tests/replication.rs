@@ -541,6 +541,7 @@ fn a_broken_snapshot_transfer_goes_on_where_it_was_though_the_leader_flushes_mea
             let write = async || cluster.upsert(leader, "meanwhile", serial).await.ok();
             cluster.wait_until("a write", write).await;
             cluster.checkpoint(leader).await;
+            // Simulated; all together longer than a chunk may take, so that the transfer breaks.
             sleep(Duration::from_secs(1)).await;
         }
         cluster.network.heal();

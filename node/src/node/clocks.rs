@@ -19,12 +19,14 @@ const SAMPLE_EVERY_AT_FIRST: Duration = Duration::from_millis(50);
 const ANSWER_DEADLINE: Duration = Duration::from_millis(500);
 
 impl Node {
-    /// The other nodes whose clocks count: those that are registered, and those that have a copy of the catalog.
-    /// Founders have one before they are registered, one by one.
+    /// The other nodes whose clocks count: those that are registered or awaited, and those that have a copy of the
+    /// catalog. Founders have one before they are registered, one by one.
     pub(super) fn others_with_clocks(&self) -> Vec<NodeId> {
         let catalog = self.inner.catalog.status();
         let members = catalog.voters.iter().chain(&catalog.learners).map(|replica| replica.node);
-        let nodes: BTreeSet<NodeId> = members.chain(self.catalog_nodes()).collect();
+        let directory = self.directory().current();
+        let known = self.catalog_nodes().into_iter().chain(directory.state().awaited());
+        let nodes: BTreeSet<NodeId> = members.chain(known).collect();
         nodes.into_iter().filter(|node| *node != self.node_id()).collect()
     }
 
