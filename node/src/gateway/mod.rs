@@ -14,10 +14,12 @@ mod account;
 mod auth;
 mod batch;
 mod change_feed;
+mod conflicts;
 mod containers;
 mod continuation;
 mod counted;
 mod databases;
+mod dispatch;
 mod error;
 mod feed;
 mod headers;
@@ -49,7 +51,7 @@ use axum::http::header::CONTENT_ENCODING;
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, Request, Response};
 use bytes::{Bytes, BytesMut};
-use ephemeris_store::catalog::{CatalogCommand, CatalogRefusal, ClusterId, Created, ScriptKind};
+use ephemeris_store::catalog::{CatalogCommand, CatalogRefusal, ClusterId, Created};
 use futures_util::StreamExt as _;
 use rand::RngExt as _;
 use serde_json::Value;
@@ -65,11 +67,11 @@ pub(crate) use reply::Reply;
 use access::Access;
 use auth::{Credential, Verifier};
 use counted::Counted;
+use dispatch::dispatch;
 use headers::{PostKind, RequestHeaders};
-use path::{ContainerPath, Target, UserPath};
+use path::Target;
 use untaken::Untaken;
 
-use crate::admin;
 use crate::clock::{self, Instant};
 use crate::consistency::ConsistencyLevel;
 use crate::node::Node;
@@ -382,243 +384,4 @@ fn joined(bytes: Bytes, chunk: Bytes) -> Bytes {
     let mut bytes = BytesMut::from(bytes);
     bytes.extend_from_slice(&chunk);
     bytes.freeze()
-}
-
-/// Finds who answers.
-async fn dispatch(gateway: &Gateway, call: &Call, target: &Target) -> Result<Reply, Failure> {
-    match target {
-        Target::Account => match call.verb {
-            Verb::Get => Ok(account::read(gateway, call)),
-            Verb::Post(_) | Verb::Put | Verb::Patch | Verb::Delete | Verb::Other => {
-                Err(call.not_allowed("GET"))
-            }
-        },
-        Target::Databases => match call.verb {
-            Verb::Get => databases::list(gateway, call).await,
-            Verb::Post(kind) => match feed_post(kind)? {
-                FeedPost::Query => databases::query(gateway, call).await,
-                FeedPost::Create => databases::create(gateway, call).await,
-            },
-            Verb::Put | Verb::Patch | Verb::Delete | Verb::Other => {
-                Err(call.not_allowed("GET, POST"))
-            }
-        },
-        Target::Database(database) => match call.verb {
-            Verb::Get => databases::read(gateway, call, database).await,
-            Verb::Delete => databases::delete(gateway, call, database).await,
-            Verb::Post(_) | Verb::Put | Verb::Patch | Verb::Other => {
-                Err(call.not_allowed("GET, DELETE"))
-            }
-        },
-        Target::Containers(database) => match call.verb {
-            Verb::Get => containers::list(gateway, call, database).await,
-            Verb::Post(kind) => match feed_post(kind)? {
-                FeedPost::Query => containers::query(gateway, call, database).await,
-                FeedPost::Create => containers::create(gateway, call, database).await,
-            },
-            Verb::Put | Verb::Patch | Verb::Delete | Verb::Other => {
-                Err(call.not_allowed("GET, POST"))
-            }
-        },
-        Target::Container(path) => dispatch_container(gateway, call, path).await,
-        Target::Items(path) => dispatch_items(gateway, call, path).await,
-        Target::Item(path, id) => match call.verb {
-            Verb::Get => items::read(gateway, call, path, id).await,
-            Verb::Put => items::replace(gateway, call, path, id).await,
-            Verb::Delete => items::delete(gateway, call, path, id).await,
-            Verb::Patch => items::patch(gateway, call, path, id).await,
-            Verb::Post(_) | Verb::Other => Err(call.not_allowed("GET, PUT, PATCH, DELETE")),
-        },
-        Target::Ranges(path) => match call.verb {
-            Verb::Get => partition_ranges::list(gateway, call, path).await,
-            Verb::Post(_) | Verb::Put | Verb::Patch | Verb::Delete | Verb::Other => {
-                Err(call.not_allowed("GET"))
-            }
-        },
-        Target::Scripts(path, kind) => match call.verb {
-            Verb::Get => scripts::list(gateway, call, path, *kind).await,
-            Verb::Post(post) => match feed_post(post)? {
-                FeedPost::Query => scripts::query(gateway, call, path, *kind).await,
-                FeedPost::Create => scripts::create(gateway, call, path, *kind).await,
-            },
-            Verb::Put | Verb::Patch | Verb::Delete | Verb::Other => {
-                Err(call.not_allowed("GET, POST"))
-            }
-        },
-        Target::Script(path, kind, name) => dispatch_script(gateway, call, path, *kind, name).await,
-        Target::Users(database) => match call.verb {
-            Verb::Get => users::list(gateway, call, database).await,
-            Verb::Post(kind) => users::post(gateway, call, database, kind).await,
-            Verb::Put | Verb::Patch | Verb::Delete | Verb::Other => {
-                Err(call.not_allowed("GET, POST"))
-            }
-        },
-        Target::User(path) => dispatch_user(gateway, call, path).await,
-        Target::Permissions(path) => match call.verb {
-            Verb::Get => permissions::list(gateway, call, path).await,
-            Verb::Post(kind) => permissions::post(gateway, call, path, kind).await,
-            Verb::Put | Verb::Patch | Verb::Delete | Verb::Other => {
-                Err(call.not_allowed("GET, POST"))
-            }
-        },
-        Target::Permission(path, name) => dispatch_permission(gateway, call, path, name).await,
-        Target::Clear(path) => match call.verb {
-            Verb::Post(_) => items::clear(gateway, call, path).await,
-            Verb::Get | Verb::Put | Verb::Patch | Verb::Delete | Verb::Other => {
-                Err(call.not_allowed("POST"))
-            }
-        },
-        Target::Conflicts(path) => dispatch_conflicts(gateway, call, path).await,
-        Target::Offers => match call.verb {
-            Verb::Get => throughput::list(gateway, call).await,
-            Verb::Post(_) => throughput::query(gateway, call).await,
-            Verb::Put | Verb::Patch | Verb::Delete | Verb::Other => {
-                Err(call.not_allowed("GET, POST"))
-            }
-        },
-        Target::Offer(name) => dispatch_offer(gateway, call, name).await,
-        Target::Admin(what) => admin::answer(gateway, call, what).await,
-        Target::NotServed(what) => Err(ApiError::NotSupported((*what).to_string()).into()),
-    }
-}
-
-async fn dispatch_container(
-    gateway: &Gateway,
-    call: &Call,
-    path: &ContainerPath,
-) -> Result<Reply, Failure> {
-    match call.verb {
-        Verb::Get => containers::read(gateway, call, path).await,
-        Verb::Put => containers::replace(gateway, call, path).await,
-        Verb::Delete => containers::delete(gateway, call, path).await,
-        Verb::Post(_) | Verb::Patch | Verb::Other => Err(call.not_allowed("GET, PUT, DELETE")),
-    }
-}
-
-/// There is one history, and so there are no conflicts.
-async fn dispatch_conflicts(
-    gateway: &Gateway,
-    call: &Call,
-    path: &ContainerPath,
-) -> Result<Reply, Failure> {
-    let container = gateway.container(call, path).await?.container.number;
-    let rid = ephemeris_store::ids::ResourceId::Container(container).to_string();
-    if matches!(call.verb, Verb::Post(_))
-        && call.headers.partition_key()?.is_none()
-        && !call.headers.crosses_partitions()
-    {
-        return Err(ApiError::CrossPartition.into());
-    }
-    empty_feed(gateway, call, (&rid, "Conflicts"))
-}
-
-async fn dispatch_offer(gateway: &Gateway, call: &Call, name: &str) -> Result<Reply, Failure> {
-    match call.verb {
-        Verb::Get => throughput::read(gateway, call, name).await,
-        Verb::Put => throughput::replace(gateway, call, name).await,
-        Verb::Post(_) | Verb::Patch | Verb::Delete | Verb::Other => {
-            Err(call.not_allowed("GET, PUT"))
-        }
-    }
-}
-
-async fn dispatch_items(
-    gateway: &Gateway,
-    call: &Call,
-    path: &ContainerPath,
-) -> Result<Reply, Failure> {
-    // What is large is boxed, or every request would take as much room.
-    match call.verb {
-        Verb::Get => match call.headers.text("a-im")? {
-            Some(feed) => Box::pin(change_feed::read(gateway, call, path, feed)).await,
-            None => Box::pin(query::read_feed(gateway, call, path)).await,
-        },
-        Verb::Post(kind) => match kind {
-            PostKind::Query => Box::pin(query::query(gateway, call, path)).await,
-            PostKind::Create => items::create(gateway, call, path).await,
-            PostKind::Upsert => items::upsert(gateway, call, path).await,
-            PostKind::QueryPlan => query_plan::plan(gateway, call, path).await,
-            PostKind::Batch => Box::pin(batch::execute(gateway, call, path)).await,
-        },
-        Verb::Put | Verb::Patch | Verb::Delete | Verb::Other => Err(call.not_allowed("GET, POST")),
-    }
-}
-
-async fn dispatch_script(
-    gateway: &Gateway,
-    call: &Call,
-    path: &ContainerPath,
-    kind: ScriptKind,
-    name: &str,
-) -> Result<Reply, Failure> {
-    let methods = match kind {
-        ScriptKind::StoredProcedure => "GET, PUT, POST, DELETE",
-        ScriptKind::Trigger | ScriptKind::UserDefinedFunction => "GET, PUT, DELETE",
-    };
-    match call.verb {
-        Verb::Get => scripts::read(gateway, call, path, kind, name).await,
-        Verb::Put => scripts::replace(gateway, call, path, kind, name).await,
-        Verb::Delete => scripts::delete(gateway, call, path, kind, name).await,
-        Verb::Post(_) => match kind {
-            ScriptKind::StoredProcedure => {
-                let what = "Running a stored procedure".to_string();
-                Err(ApiError::NotSupported(what).into())
-            }
-            ScriptKind::Trigger | ScriptKind::UserDefinedFunction => Err(call.not_allowed(methods)),
-        },
-        Verb::Patch | Verb::Other => Err(call.not_allowed(methods)),
-    }
-}
-
-async fn dispatch_user(gateway: &Gateway, call: &Call, path: &UserPath) -> Result<Reply, Failure> {
-    match call.verb {
-        Verb::Get => users::read(gateway, call, path).await,
-        Verb::Put => users::replace(gateway, call, path).await,
-        Verb::Delete => users::delete(gateway, call, path).await,
-        Verb::Post(_) | Verb::Patch | Verb::Other => Err(call.not_allowed("GET, PUT, DELETE")),
-    }
-}
-
-async fn dispatch_permission(
-    gateway: &Gateway,
-    call: &Call,
-    path: &UserPath,
-    name: &str,
-) -> Result<Reply, Failure> {
-    match call.verb {
-        Verb::Get => permissions::read(gateway, call, path, name).await,
-        Verb::Put => permissions::replace(gateway, call, path, name).await,
-        Verb::Delete => permissions::delete(gateway, call, path, name).await,
-        Verb::Post(_) | Verb::Patch | Verb::Other => Err(call.not_allowed("GET, PUT, DELETE")),
-    }
-}
-
-/// What a POST to a feed of resources other than items means.
-enum FeedPost {
-    Query,
-    Create,
-}
-
-fn feed_post(kind: PostKind) -> Result<FeedPost, ApiError> {
-    match kind {
-        PostKind::Query => Ok(FeedPost::Query),
-        PostKind::Create => Ok(FeedPost::Create),
-        PostKind::QueryPlan | PostKind::Batch | PostKind::Upsert => Err(ApiError::BadRequest(
-            "This resource can be created and queried, nothing else.".to_string(),
-        )),
-    }
-}
-
-/// A feed that exists and holds nothing, and into which nothing can be put.
-fn empty_feed(gateway: &Gateway, call: &Call, name: (&str, &str)) -> Result<Reply, Failure> {
-    match call.verb {
-        Verb::Get => feed::list(gateway, call, name, Vec::new()),
-        Verb::Post(kind) => match feed_post(kind)? {
-            FeedPost::Query => feed::query(gateway, call, name, Vec::new()),
-            FeedPost::Create => {
-                Err(ApiError::NotSupported(format!("Creating {}", name.1.to_lowercase())).into())
-            }
-        },
-        Verb::Put | Verb::Patch | Verb::Delete | Verb::Other => Err(call.not_allowed("GET, POST")),
-    }
 }
