@@ -118,7 +118,7 @@ pub(crate) struct NodeDescription {
     pub(crate) version: String,
     /// Its clock; none of a node alone.
     pub(crate) clock: Option<ClockStatus>,
-    /// True if it is about to stop, and hands away what it leads.
+    /// True if it is about to stop, or its disk has hung: what it leads goes elsewhere.
     pub(crate) draining: bool,
     /// Its replicas.
     pub(crate) replicas: Vec<ReplicaDescription>,

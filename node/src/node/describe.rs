@@ -12,8 +12,8 @@ use crate::partition::Gauges;
 use crate::requests::{NodeDescription, ReplicaDescription, Stored};
 use crate::transport::PROTOCOL;
 
-/// A node whose log waits longer for its disk leads nothing more than it must.
-const LOG_WAITS_MAX: Duration = Duration::from_secs(1);
+/// For so long after its log hung a node leads nothing more than it must: one that has hung will again.
+const HUNG_FOR: Duration = Duration::from_secs(30);
 
 impl Node {
     /// What must hold before this node is sent requests: each by name, and whether it does.
@@ -41,7 +41,7 @@ impl Node {
 
     /// False while the disk of the log hangs.
     fn is_log_written(&self) -> bool {
-        self.inner.storage.wal.waits() <= LOG_WAITS_MAX
+        !self.inner.storage.wal.has_hung(Duration::ZERO)
     }
 
     /// Brings the gauges up to date, for whoever reads metrics now.
@@ -107,7 +107,8 @@ impl Node {
             version: env!("CARGO_PKG_VERSION").to_string(),
             clock: self.inner.quorum.as_ref().and_then(|clock| clock.status()),
             // What such a node leads goes elsewhere, and would come back.
-            draining: self.inner.draining.load(Ordering::SeqCst) || !self.is_log_written(),
+            draining: self.inner.draining.load(Ordering::SeqCst)
+                || self.inner.storage.wal.has_hung(HUNG_FOR),
             replicas,
         }
     }

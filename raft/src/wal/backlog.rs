@@ -11,6 +11,9 @@ use crate::clock::{Instant, monotonic};
 /// spare where one is not.
 pub const UNSYNCED_BYTES_MAX: usize = 64 << 20;
 
+/// A disk that syncs nothing for longer hangs.
+const HANGS: Duration = Duration::from_secs(1);
+
 /// No moment: nothing waits.
 const NEVER: u64 = u64::MAX;
 
@@ -21,6 +24,8 @@ pub(super) struct Backlog {
     opened: Instant,
     /// When something was queued, or synced last: in microseconds since the log was opened.
     waits_since: AtomicU64,
+    /// When the disk went on after it had hung, last; in the same.
+    hung_until: AtomicU64,
 }
 
 impl Backlog {
@@ -30,6 +35,7 @@ impl Backlog {
             writing_bytes: AtomicUsize::new(0),
             opened: monotonic(),
             waits_since: AtomicU64::new(NEVER),
+            hung_until: AtomicU64::new(NEVER),
         }
     }
 
@@ -49,11 +55,13 @@ impl Backlog {
 
     /// The disk goes on: some of it is synced.
     pub(super) fn note_sync(&self) {
+        self.remember_hanging();
         self.wait_from_now();
     }
 
     /// All that was taken is written, and perhaps more is queued.
     pub(super) fn note_written(&self) {
+        self.remember_hanging();
         self.writing_bytes.store(0, Ordering::Relaxed);
         if self.queued_bytes.load(Ordering::Relaxed) == 0 {
             self.waits_since.store(NEVER, Ordering::Relaxed);
@@ -69,13 +77,33 @@ impl Backlog {
     pub(super) fn waits(&self) -> Duration {
         match self.waits_since.load(Ordering::Relaxed) {
             NEVER => Duration::ZERO,
-            since => self.opened.elapsed().saturating_sub(Duration::from_micros(since)),
+            since => self.since(since),
+        }
+    }
+
+    /// True while the disk hangs, and for so long after: one that has hung will again.
+    pub(super) fn has_hung(&self, within: Duration) -> bool {
+        let until = self.hung_until.load(Ordering::Relaxed);
+        self.waits() > HANGS || until != NEVER && self.since(until) < within
+    }
+
+    /// The disk goes on.
+    fn remember_hanging(&self) {
+        if self.waits() > HANGS {
+            self.hung_until.store(self.now(), Ordering::Relaxed);
         }
     }
 
     fn wait_from_now(&self) {
-        let now = u64::try_from(self.opened.elapsed().as_micros()).unwrap_or(NEVER - 1);
-        self.waits_since.store(now, Ordering::Relaxed);
+        self.waits_since.store(self.now(), Ordering::Relaxed);
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.opened.elapsed().as_micros()).unwrap_or(NEVER - 1)
+    }
+
+    fn since(&self, moment: u64) -> Duration {
+        self.opened.elapsed().saturating_sub(Duration::from_micros(moment))
     }
 }
 
@@ -110,6 +138,29 @@ mod tests {
             backlog.note_written();
             tokio::time::sleep(SECOND).await;
             assert_eq!((backlog.bytes(), backlog.waits()), (0, Duration::ZERO));
+        });
+    }
+    #[test]
+    fn a_disk_that_has_hung_is_remembered() {
+        simulate(1, async {
+            let backlog = Backlog::new();
+            let has_hung = || backlog.has_hung(10 * SECOND);
+            backlog.note_queued(3);
+            tokio::time::sleep(HANGS).await;
+            assert!(!has_hung(), "it may be slow");
+            backlog.note_taken();
+            backlog.note_sync();
+            assert!(!has_hung());
+            tokio::time::sleep(2 * HANGS).await;
+            assert!(has_hung(), "it hangs");
+            backlog.note_written();
+            tokio::time::sleep(9 * SECOND).await;
+            assert!(has_hung(), "it has");
+            backlog.note_queued(1);
+            backlog.note_taken();
+            backlog.note_written();
+            tokio::time::sleep(SECOND).await;
+            assert!(!has_hung(), "that was long ago");
         });
     }
 }

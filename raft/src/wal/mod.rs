@@ -399,6 +399,11 @@ impl Wal {
         self.shared.backlog.waits()
     }
 
+    /// True while its disk hangs, and for so long after.
+    pub fn has_hung(&self, within: Duration) -> bool {
+        self.shared.backlog.has_hung(within)
+    }
+
     /// True once nobody writes any more: the log is closed, or has failed.
     pub fn is_over(&self) -> bool {
         self.shared.lock().turn == WriterTurn::Over
