@@ -206,10 +206,11 @@ impl Platform for FaultyMachine {
         self.machine.data()
     }
 
-    fn open_storage(&self) -> Result<Storage, StorageError> {
+    fn open_storage(&self, must_be: bool) -> Result<Storage, StorageError> {
         let now = || self.now.clone();
-        let storage =
-            self.machine.open_storage_on(|disk| Arc::new(VolatileDisk::new(disk, now())))?;
+        let storage = self
+            .machine
+            .open_storage_on(must_be, |disk| Arc::new(VolatileDisk::new(disk, now())))?;
         let Storage { engine, wal, snapshots, executor } = storage;
         let engine = Arc::new(Faulty { state: engine, now: now() });
         let snapshots = Arc::new(CrashingDisk { disk: snapshots, now: now() });

@@ -35,6 +35,12 @@ pub(crate) struct Identity {
     registered: bool,
 }
 
+/// What it says in every version.
+#[derive(Deserialize)]
+struct Versioned {
+    format: u32,
+}
+
 /// Why a data directory cannot be used.
 #[derive(Debug, Error)]
 pub(crate) enum IdentityError {
@@ -103,9 +109,6 @@ impl DataDirectory {
     ) -> Result<Self, IdentityError> {
         let path = disk.describe();
         let identity = read(disk.as_ref(), node)?.unwrap_or_else(|| Identity::new(node, random));
-        if identity.format != FORMAT {
-            return Err(IdentityError::Format { path, found: identity.format });
-        }
         if identity.node != node {
             return Err(IdentityError::AnotherNode { path, owner: identity.node, node });
         }
@@ -196,9 +199,17 @@ fn read(disk: &dyn Disk, node: NodeId) -> Result<Option<Identity>, IdentityError
         Ok(Some(text))
     };
     let Some(text) = read().map_err(|source| unusable(disk, source))? else { return Ok(None) };
-    serde_json::from_slice(&text).map(Some).map_err(|error| {
-        let detail = error.to_string();
-        IdentityError::Damaged { path: disk.describe(), node, detail }
+    let path = disk.describe();
+    // By itself: the rest of another version's may look otherwise.
+    if let Ok(Versioned { format: found }) = serde_json::from_slice(&text)
+        && found != FORMAT
+    {
+        return Err(IdentityError::Format { path, found });
+    }
+    serde_json::from_slice(&text).map(Some).map_err(|error| IdentityError::Damaged {
+        path,
+        node,
+        detail: error.to_string(),
     })
 }
 
@@ -236,6 +247,14 @@ mod tests {
         let disk = MemoryDisk::new();
         disk.create(IDENTITY_FILE, 0).unwrap().write_at(0, b"{").unwrap();
         assert!(matches!(open(&disk, 1), Err(IdentityError::Damaged { .. })));
+    }
+
+    #[test]
+    fn a_directory_of_another_format_is_refused_whatever_else_it_says() {
+        let disk = MemoryDisk::new();
+        let text = br#"{ "format": 99, "owner": "n1" }"#;
+        disk.create(IDENTITY_FILE, 0).unwrap().write_at(0, text).unwrap();
+        assert!(matches!(open(&disk, 1), Err(IdentityError::Format { found: 99, .. })));
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod config;
 mod connections;
 mod consistency;
 pub mod faults;
+mod front;
 mod gateway;
 mod identity;
 mod node;

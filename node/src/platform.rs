@@ -34,8 +34,8 @@ pub(crate) trait Platform: Send + Sync + 'static {
     /// The data directory itself, which no other process uses.
     fn data(&self) -> Arc<dyn Disk>;
 
-    /// Opens what all groups share, and lets the log's writer run.
-    fn open_storage(&self) -> Result<Storage, StorageError>;
+    /// Opens what all groups share, and lets the log's writer run. If there must be data, none is made.
+    fn open_storage(&self, must_be: bool) -> Result<Storage, StorageError>;
 
     /// The way to other processes.
     fn network(&self) -> Arc<dyn Network>;
@@ -93,6 +93,18 @@ pub(crate) enum StorageError {
         /// Whose it is.
         node: NodeId,
     },
+    /// The state is not there, though the node was a member.
+    #[error(
+        "node {node} is a member of a cluster, but its state is gone from {directory}. Restore the data \
+         directory as a whole; or run `ephemeris rebuild-node {node} --data-dir {directory} --http URL`, \
+         with the URL of a healthy node, and start again. A node alone has a backup or nothing"
+    )]
+    Lost {
+        /// The data directory.
+        directory: String,
+        /// Whose it is.
+        node: NodeId,
+    },
     /// A directory, or a file in it, is not usable.
     #[error(
         "{path} cannot be opened: {source}. Is its disk mounted, has it room, and does it belong to \
@@ -136,7 +148,8 @@ const LOG_HANGS_MAX: Duration = Duration::from_secs(30);
 /// How often it is looked at.
 const LOG_LOOK_EVERY: Duration = Duration::from_secs(1);
 
-const LOCK_FILE: &str = "lock";
+/// Held by whoever uses a data directory; stays in it.
+pub(crate) const LOCK_FILE: &str = "lock";
 /// What a data directory holds of a replicated state: the engine, the log, and snapshots on their way in.
 pub(crate) const STATE_DIRECTORY: &str = "state";
 pub(crate) const LOG_DIRECTORY: &str = "log";
@@ -186,9 +199,10 @@ impl OperatingSystem {
     /// The same as `open_storage`, on what somebody makes of the log's disk.
     pub(crate) fn open_storage_on(
         &self,
+        must_be: bool,
         on: impl FnOnce(Arc<dyn Disk>) -> Arc<dyn Disk>,
     ) -> Result<Storage, StorageError> {
-        let engine = Arc::new(self.open_engine()?);
+        let engine = Arc::new(self.open_engine(must_be)?);
         let log_directory = self.path.join(LOG_DIRECTORY);
         let log = on(open_disk(&log_directory)?);
         let snapshots = open_disk(&self.path.join(SNAPSHOT_DIRECTORY))?;
@@ -217,8 +231,12 @@ impl OperatingSystem {
 
     /// Opens the state, unless it was found to be damaged. Should that turn out later, the process ends,
     /// and no later one serves what is left: a row that nobody has read yet may be as wrong.
-    fn open_engine(&self) -> Result<RocksEngine, StorageError> {
+    fn open_engine(&self, must_be: bool) -> Result<RocksEngine, StorageError> {
         let directory = self.path.join(STATE_DIRECTORY);
+        if must_be && !RocksEngine::is_in(&directory) {
+            let directory = self.path.display().to_string();
+            return Err(StorageError::Lost { directory, node: self.node });
+        }
         let mark = directory.join(DAMAGE_FILE);
         match fs::read_to_string(&mark) {
             Ok(detail) => return Err(self.damaged(detail)),
@@ -267,8 +285,8 @@ impl Platform for OperatingSystem {
         self.data.clone()
     }
 
-    fn open_storage(&self) -> Result<Storage, StorageError> {
-        self.open_storage_on(|disk| disk)
+    fn open_storage(&self, must_be: bool) -> Result<Storage, StorageError> {
+        self.open_storage_on(must_be, |disk| disk)
     }
 
     fn network(&self) -> Arc<dyn Network> {

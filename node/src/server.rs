@@ -1,33 +1,24 @@
 //! Runs a node from its first socket to its last flush.
 
-use std::convert::Infallible;
 use std::fmt::Debug;
-use std::io;
+use std::io::{self, Write as _};
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::body::Body;
-use axum::http::{Request, Response};
 use axum::serve::{Listener, ListenerExt as _};
 use ephemeris_raft::align_timers;
-use ephemeris_raft::testing::Host;
-use hyper::body::Incoming;
-use hyper::service::Service;
-use hyper_util::service::TowerToHyperService;
 use metrics_exporter_prometheus::PrometheusHandle;
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{debug, info, warn};
 
-use crate::admin;
 use crate::clock;
 use crate::config::NodeConfig;
 use crate::connections::{self, Room};
-use crate::gateway::{self, Gateway};
+use crate::front::Front;
+use crate::gateway::Gateway;
 use crate::node::{Node, StartupError};
 use crate::platform::{DirectoryError, Platform, TakeMachine};
 use crate::reload;
@@ -75,7 +66,6 @@ pub(crate) async fn run(
 ) -> Result<(), ServerError> {
     let mut stop = StopSignals::listen().map_err(ServerError::Signals)?;
     let hangup = signal(SignalKind::hangup()).map_err(ServerError::Signals)?;
-    let tls = config.tls.clone().map(load_tls).transpose()?;
     let address = config.http;
     let listen_error = |source| ServerError::Listen { address, source };
     let listener = TcpListener::bind(address).await.map_err(listen_error)?;
@@ -85,6 +75,7 @@ pub(crate) async fn run(
     }
     align_timers(config.heartbeat / TIMERS_PER_HEARTBEAT);
     let machine = take(&config)?;
+    let tls = config.tls.clone().map(load_tls).transpose()?;
     let room = Room::take();
     config.connections_max = room.connections;
     let starting = async {
@@ -122,7 +113,8 @@ fn load_tls(source: TlsSource) -> Result<Arc<Tls>, TlsError> {
     match tls.source() {
         TlsSource::Made { directory, .. } => {
             if is_new {
-                eprint!("{}", tls::trust_lines(directory));
+                // Nobody may read it: the node runs all the same.
+                let _ = io::stderr().write_all(tls::trust_lines(directory).as_bytes());
             }
             info!(directory = %directory.display(), "HTTPS with a certificate made here");
         }
@@ -162,13 +154,15 @@ impl Server {
     {
         let started = clock::monotonic();
         let (tasks, connections) = (Tasks::new(), Tasks::new());
-        let clients = (listener, config.connections_max);
-        let node = Node::start(machine, config, http, tasks.clone()).await?;
+        let (clients, timeout) = ((listener, config.connections_max), config.request_timeout);
+        let (front, stop) = (Front::new(timeout), connections.token().clone());
+        let serving = connections::serve(clients, front.clone(), timeout, stop);
+        connections.spawn_orderly("http", serving);
+        let starting = Node::start(machine, config, http, tasks.clone()).await;
+        let node = starting.inspect_err(|_| connections.token().cancel())?;
         tasks.spawn("metrics", telemetry::keep_up(metrics.clone()));
         let gateway = Gateway::new(node.clone());
-        let (timeout, stop) = (gateway.timeout(), connections.token().clone());
-        let front = Front::new(gateway.clone(), metrics);
-        connections.spawn_orderly("http", connections::serve(clients, front, timeout, stop));
+        front.open(gateway.clone(), metrics);
         announce_readiness(&tasks, node, started);
         Ok(Self { gateway, tasks, connections })
     }
@@ -190,45 +184,6 @@ impl Server {
         node.stop().await;
         tasks.stop().await;
         info!("stopped");
-    }
-}
-
-/// Everything that clients and operators can ask for. Most requests are for the gateway, which takes paths
-/// apart by itself.
-#[derive(Clone)]
-struct Front {
-    gateway: Gateway,
-    probes: TowerToHyperService<Router>,
-    /// The simulated process that answers, if it is one.
-    process: Option<Host>,
-}
-
-impl Front {
-    fn new(gateway: Gateway, metrics: PrometheusHandle) -> Self {
-        let probes = TowerToHyperService::new(admin::probes(gateway.node.clone(), metrics));
-        Self { gateway, probes, process: Host::current() }
-    }
-}
-
-impl Service<Request<Incoming>> for Front {
-    type Response = Response<Body>;
-    type Error = Infallible;
-    // Boxed, or every connection at rest would take as much room as a request.
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
-
-    fn call(&self, request: Request<Incoming>) -> Self::Future {
-        let Self { gateway, probes, process } = self;
-        if admin::PROBES.contains(&request.uri().path()) {
-            return Box::pin(probes.call(request));
-        }
-        let (gateway, request) = (gateway.clone(), request.map(Body::new));
-        match process.clone() {
-            None => Box::pin(gateway::handle(gateway, request)),
-            // The tasks of connections are outside of a simulated process; their answers are not.
-            Some(process) => {
-                Box::pin(async move { process.run(gateway::handle(gateway, request)).await })
-            }
-        }
     }
 }
 

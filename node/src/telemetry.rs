@@ -9,6 +9,7 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 /// How log lines look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -26,14 +27,31 @@ pub(crate) enum LogFormat {
 #[error("telemetry cannot be started: {0}")]
 pub(crate) struct TelemetryError(String);
 
+/// What is logged unless it is said otherwise.
+const FILTER: &str = "info,openraft=warn,hyper=warn,h2=warn";
+
+/// The filter of a level, or of `module=level,…`, which leaves other modules as they are.
+fn filter_of(wanted: &str) -> Result<EnvFilter, TelemetryError> {
+    let refused = |why: &str| TelemetryError(format!("--log {wanted}: {why}"));
+    for part in wanted.split(',').map(str::trim) {
+        // By itself it would be taken for a module, and be of no effect.
+        if !part.contains('=') && part.parse::<LevelFilter>().is_err() {
+            return Err(refused(&format!(
+                "'{part}' is no level: error, warn, info, debug, trace or off; for one module, \
+                 ephemeris_raft=debug"
+            )));
+        }
+    }
+    EnvFilter::try_new(format!("{FILTER},{wanted}")).map_err(|error| refused(&error.to_string()))
+}
+
 /// Starts logging to standard error. `filter` is a level, or `module=level,…`.
 pub(crate) fn start_logging(filter: &str, format: LogFormat) -> Result<(), TelemetryError> {
-    let quiet = "openraft=warn,hyper=warn,h2=warn";
-    let filter = EnvFilter::try_new(format!("{quiet},{filter}"))
-        .map_err(|error| TelemetryError(format!("--log {filter}: {error}")))?;
     let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_env_filter(filter_of(filter)?)
         .with_writer(std::io::stderr)
+        // It would be told to whom nothing can be told, and panic over it: a log that nobody reads any more ends no node.
+        .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal());
     let started = match format {
         LogFormat::Text => builder.try_init(),
@@ -65,4 +83,28 @@ pub(crate) fn start_metrics() -> Result<PrometheusHandle, TelemetryError> {
     let handle = installed.map_err(|error| TelemetryError(error.to_string()))?;
     meanings::describe();
     Ok(handle)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_changes_what_it_names_and_nothing_else() {
+        let shown = |wanted: &str| {
+            let filter = filter_of(wanted).unwrap().to_string();
+            let mut parts: Vec<String> = filter.split(',').map(str::to_string).collect();
+            parts.sort();
+            parts.join(",")
+        };
+        assert_eq!(shown("debug"), "debug,h2=warn,hyper=warn,openraft=warn");
+        assert_eq!(
+            shown("ephemeris_raft=debug,hyper=trace"),
+            "ephemeris_raft=debug,h2=warn,hyper=trace,info,openraft=warn"
+        );
+        let refused = filter_of("warning").unwrap_err().to_string();
+        assert!(refused.contains("'warning' is no level"), "{refused}");
+        assert!(filter_of("ephemeris_raft").is_err());
+        assert!(filter_of("ephemeris_raft=loud").is_err());
+    }
 }

@@ -69,7 +69,7 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
 }
 
 /// Decodes what the encoding of a value begins with.
-pub(crate) fn decode_start<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+pub fn decode_start<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     let rest = bytes.strip_prefix(&[VERSION])?;
     bincode::serde::decode_from_slice(rest, config()).ok().map(|(start, _)| start)
 }

@@ -45,6 +45,17 @@ pub(crate) fn probes(node: Node, metrics: PrometheusHandle) -> Router {
         .with_state(Probes { node, metrics })
 }
 
+/// What they answer while the node has not started: it is alive, and not ready.
+pub(crate) fn probe_early(path: &str) -> Response<Body> {
+    match path {
+        "/livez" => text(StatusCode::OK, "ok\n".to_string()),
+        _ => text(StatusCode::SERVICE_UNAVAILABLE, format!("[-] {NOT_STARTED}\nnot ready\n")),
+    }
+}
+
+/// Why a node does not answer yet.
+pub(crate) const NOT_STARTED: &str = "the node is starting: its log says what it waits for";
+
 fn text(status: StatusCode, body: String) -> Response<Body> {
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = status;

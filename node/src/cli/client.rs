@@ -136,7 +136,8 @@ impl Answer {
 }
 
 fn http_client(trust: &Trust, timeout: Duration) -> anyhow::Result<reqwest::Client> {
-    let mut builder = reqwest::Client::builder().timeout(timeout);
+    // A node is asked where it is: proxies of the environment are for the world outside.
+    let mut builder = reqwest::Client::builder().timeout(timeout).no_proxy();
     if let Some(file) = &trust.ca_file {
         let shown = file.display();
         let pem = std::fs::read(file).with_context(|| format!("{shown} cannot be read"))?;

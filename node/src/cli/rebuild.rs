@@ -20,7 +20,9 @@ use serde_json::Value;
 use super::client::Client;
 use super::{Connection, forget_node};
 use crate::identity::IDENTITY_FILE;
-use crate::platform::{LOG_DIRECTORY, SNAPSHOT_DIRECTORY, STATE_DIRECTORY, lock_directory};
+use crate::platform::{
+    LOCK_FILE, LOG_DIRECTORY, SNAPSHOT_DIRECTORY, STATE_DIRECTORY, lock_directory,
+};
 
 /// What is thrown away, in this order.
 const DATA: [&str; 4] = [STATE_DIRECTORY, LOG_DIRECTORY, SNAPSHOT_DIRECTORY, IDENTITY_FILE];
@@ -47,6 +49,7 @@ pub(super) struct RebuildArgs {
 pub(super) async fn run(args: RebuildArgs) -> anyhow::Result<()> {
     let RebuildArgs { node, data_dir, keep, connection } = args;
     ensure!(data_dir.is_dir(), "there is no directory {}", data_dir.display());
+    check_ownership(&data_dir)?;
     let _lock = lock_directory(&data_dir)?;
     let client = Client::new(&connection)?;
     let status = client.send("GET", "/admin/status", None, &[]).await?.json()?;
@@ -57,6 +60,7 @@ pub(super) async fn run(args: RebuildArgs) -> anyhow::Result<()> {
     if is_known {
         forget_node(&client, node).await?;
     }
+    let mut taken = Vec::new();
     for name in DATA {
         let path = data_dir.join(name);
         let done = match &keep {
@@ -69,15 +73,31 @@ pub(super) async fn run(args: RebuildArgs) -> anyhow::Result<()> {
                 return Err(error)
                     .with_context(|| format!("{} cannot be taken away", path.display()));
             }
-            Ok(()) | Err(_) => {}
+            Ok(()) => taken.push(name),
+            Err(_) => {}
         }
     }
+    let what = if taken.is_empty() { "nothing".to_string() } else { taken.join(", ") };
     println!(
-        "Node {node} is forgotten, and {} is empty. Start the node: it copies everything from the \
-         others.",
+        "Node {node} is forgotten, and has no data any more: {what} was taken out of {}. Start the node: it copies \
+         everything from the others.",
         data_dir.display()
     );
     Ok(())
+}
+
+/// Makes sure that a node has used the directory, if there is anything in it that would be thrown away.
+fn check_ownership(data_dir: &Path) -> anyhow::Result<()> {
+    let holds = |name: &str| data_dir.join(name).exists();
+    let is_used = holds(LOCK_FILE) || holds(IDENTITY_FILE);
+    let Some(foreign) = DATA.into_iter().find(|name| !is_used && holds(name)) else {
+        return Ok(());
+    };
+    bail!(
+        "{} is no data directory: it has neither `{IDENTITY_FILE}` nor `{LOCK_FILE}`, and its `{foreign}` may be \
+         something else. Check --data-dir; if both files were lost, remove the data by hand",
+        data_dir.display()
+    )
 }
 
 /// Makes sure that data can be moved to a directory, which may hold what an earlier try has moved.
@@ -180,6 +200,17 @@ mod tests {
         assert_eq!(fs::read_dir(&data_dir).unwrap().count(), 1);
         let nowhere = make_ready(&parent.path().join("no/where"), &data_dir).unwrap_err();
         assert!(nowhere.to_string().contains("cannot be made"), "{nowhere}");
+    }
+
+    #[test]
+    fn what_no_node_has_used_is_not_emptied() {
+        let directory = tempfile::tempdir().unwrap();
+        check_ownership(directory.path()).unwrap();
+        fs::create_dir(directory.path().join(LOG_DIRECTORY)).unwrap();
+        let refused = check_ownership(directory.path()).unwrap_err().to_string();
+        assert!(refused.contains("is no data directory"), "{refused}");
+        fs::write(directory.path().join(LOCK_FILE), "").unwrap();
+        check_ownership(directory.path()).unwrap();
     }
 
     #[test]

@@ -49,7 +49,7 @@ use std::time::Duration;
 use axum::body::{Body, HttpBody as _};
 use axum::http::header::CONTENT_ENCODING;
 use axum::http::request::Parts;
-use axum::http::{HeaderValue, Method, Request, Response};
+use axum::http::{HeaderMap, HeaderValue, Method, Request, Response};
 use bytes::{Bytes, BytesMut};
 use ephemeris_store::catalog::{CatalogCommand, CatalogRefusal, ClusterId, Created};
 use futures_util::StreamExt as _;
@@ -72,6 +72,7 @@ use headers::{PostKind, RequestHeaders};
 use path::Target;
 use untaken::Untaken;
 
+use crate::admin;
 use crate::clock::{self, Instant};
 use crate::consistency::ConsistencyLevel;
 use crate::node::Node;
@@ -177,7 +178,7 @@ pub(crate) async fn handle(
 ) -> Result<Response<Body>, Infallible> {
     let started = clock::monotonic();
     let (parts, body) = request.into_parts();
-    let activity_id = activity_id(&parts);
+    let activity_id = activity_id(&parts.headers);
     let (method, path) = (parts.method.clone(), parts.uri.clone());
     let reply = gateway.answer(parts, body).await.unwrap_or_else(|failure| {
         failure.error.count_if_put_off();
@@ -191,9 +192,17 @@ pub(crate) async fn handle(
     Ok(response)
 }
 
+/// The answer to a request that has waited in vain for the node to start: it may be sent again.
+pub(crate) fn not_started(request: &Request<Body>) -> Response<Body> {
+    let activity_id = activity_id(request.headers());
+    let failure = Failure::from(ApiError::NotExecuted(admin::NOT_STARTED.to_string()));
+    let reply = failure.into_reply(&activity_id);
+    reply.into_response(&activity_id, Duration::ZERO, &Untaken::default())
+}
+
 /// The client's name for the request, or one of ours: a random UUID, of version 4.
-fn activity_id(parts: &Parts) -> HeaderValue {
-    parts.headers.get(&ACTIVITY_ID).cloned().unwrap_or_else(|| {
+fn activity_id(headers: &HeaderMap) -> HeaderValue {
+    headers.get(&ACTIVITY_ID).cloned().unwrap_or_else(|| {
         let mut text = Uuid::encode_buffer();
         let id = Builder::from_random_bytes(ephemeris_raft::random().random()).into_uuid();
         let id = id.hyphenated().encode_lower(&mut text);

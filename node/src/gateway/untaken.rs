@@ -22,8 +22,8 @@ use crate::clock::{self, Instant};
 
 /// Bytes of an answer that are handed over at once, and so may wait uncounted.
 const PIECE_BYTES: usize = 64 << 10;
-/// Bytes of large answers that may wait for their clients: some 250 pages of the largest kind.
-const UNTAKEN_BYTES_MAX: usize = 1 << 30;
+/// Bytes of large answers that may wait for their clients: some 128 pages of the largest kind.
+const UNTAKEN_BYTES_MAX: usize = 512 << 20;
 
 /// How long a client may take over a large answer.
 const ANSWER_MAX: Duration = Duration::from_mins(5);

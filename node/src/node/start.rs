@@ -211,7 +211,8 @@ impl Foundation {
             Some(quorum) => quorum.clone(),
             None => Arc::new(SystemClock::new(time.clone())),
         };
-        let (storage, network) = (platform.open_storage()?, platform.network());
+        let (storage, network) =
+            (platform.open_storage(known.catalog_replica().is_some())?, platform.network());
         let addresses = (config.founders.clone(), config.dial.clone());
         let transport =
             PeerTransport::new(tasks.clone(), network.clone(), identity.clone(), addresses);

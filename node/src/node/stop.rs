@@ -9,22 +9,31 @@ use ephemeris_store::ids::{NodeId, ReplicaId};
 use tracing::warn;
 
 use super::Node;
-use crate::placement::describe_nodes;
+use crate::clock;
+use crate::placement::{self, describe_nodes};
 use crate::supervisor;
 
 /// How long handing leadership away may take, all groups together.
 const HAND_OVER_DEADLINE: Duration = Duration::from_secs(5);
 /// How often it is looked whether some is left.
 const HAND_OVER_EVERY: Duration = Duration::from_millis(20);
+/// How long nodes count as able to take over: then they are asked again, for they may stop, too.
+const ABLE_FOR: Duration = Duration::from_millis(200);
 
 impl Node {
     /// Stops being ready, and hands all leadership away; requests are still answered.
     pub(crate) async fn hand_over(&self) {
         self.inner.draining.store(true, Ordering::SeqCst);
         let handed_over = async {
-            let well = self.well().await;
-            while self.hand_over_once(&well).await {
-                tokio::time::sleep(HAND_OVER_EVERY).await;
+            loop {
+                let able = self.able().await;
+                let asked = clock::monotonic();
+                while asked.elapsed() < ABLE_FOR {
+                    if !self.hand_over_once(&able).await {
+                        return;
+                    }
+                    tokio::time::sleep(HAND_OVER_EVERY).await;
+                }
             }
         };
         if tokio::time::timeout(HAND_OVER_DEADLINE, handed_over).await.is_err() {
@@ -35,12 +44,12 @@ impl Node {
     /// Asks others to take over once, and stays ready: what is then led from here comes back to it as after
     /// an election.
     pub(crate) async fn step_aside(&self) {
-        self.hand_over_once(&self.well().await).await;
+        self.hand_over_once(&self.able().await).await;
     }
 
-    /// The nodes that answer.
-    async fn well(&self) -> BTreeSet<NodeId> {
-        describe_nodes(self).await.into_keys().collect()
+    /// The nodes that answer, and do not stop themselves.
+    async fn able(&self) -> BTreeSet<NodeId> {
+        placement::able(&describe_nodes(self).await)
     }
 
     /// Stops all replicas, and leaves storage as a clean start wants it.
@@ -67,16 +76,17 @@ impl Node {
         }
     }
 
-    /// Asks a follower of every group led from here to take over; false if none is led any more.
-    async fn hand_over_once(&self, well: &BTreeSet<NodeId>) -> bool {
+    /// Asks a follower of every group led from here to take over; false if none is led any more that another could
+    /// lead.
+    async fn hand_over_once(&self, able: &BTreeSet<NodeId>) -> bool {
         let mut leads = false;
         let catalog = self.inner.catalog.status();
-        if let Some(to) = successor(&catalog, well) {
+        if let Some(to) = successor(&catalog, able) {
             leads = true;
             self.inner.catalog.transfer_leadership(to).await;
         }
         for local in self.local_partitions() {
-            if let Some(to) = successor(&local.group().status(), well) {
+            if let Some(to) = successor(&local.group().status(), able) {
                 leads = true;
                 local.group().transfer_leadership(to).await;
             }
@@ -85,16 +95,13 @@ impl Node {
     }
 }
 
-/// The voter on a node that is well, if any is, that is furthest along, if this replica leads others: a group
-/// without new entries does not show by what is replicated who has gone.
-fn successor(status: &GroupStatus, well: &BTreeSet<NodeId>) -> Option<ReplicaId> {
+/// The voter on an able node that is furthest along, if this replica leads others: a group without new entries does
+/// not show by what is replicated who has gone.
+fn successor(status: &GroupStatus, able: &BTreeSet<NodeId>) -> Option<ReplicaId> {
     if !status.leadership.is_me {
         return None;
     }
-    status.voters.iter().copied().filter(|replica| *replica != status.replica).max_by_key(
-        |replica| {
-            let matching = status.matching.get(replica).copied().flatten();
-            (well.contains(&replica.node), matching)
-        },
-    )
+    let could = |replica: &ReplicaId| *replica != status.replica && able.contains(&replica.node);
+    let matching = |replica: &ReplicaId| status.matching.get(replica).copied().flatten();
+    status.voters.iter().copied().filter(could).max_by_key(matching)
 }

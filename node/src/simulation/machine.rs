@@ -204,7 +204,7 @@ impl Platform for Machine {
         Arc::new(self.data.clone())
     }
 
-    fn open_storage(&self) -> Result<Storage, StorageError> {
+    fn open_storage(&self, _must_be: bool) -> Result<Storage, StorageError> {
         let opened = Wal::open(Arc::new(self.log.clone()), WAL_OPTIONS);
         let (wal, writer) = opened.map_err(|error| StorageError::Io {
             path: self.log.describe(),

@@ -16,7 +16,7 @@ pub(crate) const PROTOCOL: u32 = 17;
 /// What a node says of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Hello {
-    /// Version of the protocol.
+    /// Version of the protocol: the first part in every version, so that it can be read by itself.
     pub(crate) protocol: u32,
     /// The cluster it belongs to, if it knows.
     pub(crate) cluster: Option<ClusterId>,
@@ -81,6 +81,11 @@ impl Hello {
     }
 }
 
+/// Whether a node speaks as this one does.
+pub(super) fn check_protocol(theirs: u32) -> Result<(), Refused> {
+    if theirs == PROTOCOL { Ok(()) } else { Err(Refused::Protocol { ours: PROTOCOL, theirs }) }
+}
+
 /// Who this node is, and what it knows of others. Clones share it.
 #[derive(Clone)]
 pub(crate) struct LocalIdentity {
@@ -134,9 +139,7 @@ impl LocalIdentity {
     ///
     /// A node that lost its data may still ask what to do about it, but takes no part in any group.
     pub(super) fn check(&self, hello: &Hello) -> Result<Channel, Refused> {
-        if hello.protocol != PROTOCOL {
-            return Err(Refused::Protocol { ours: PROTOCOL, theirs: hello.protocol });
-        }
+        check_protocol(hello.protocol)?;
         let channel = hello.channel().ok_or(Refused::Malformed)?;
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         if let (Some(ours), Some(theirs)) = (known.cluster, hello.cluster)

@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use tracing::{debug, warn};
 
 use super::frame::{Frame, FrameReader, Kind};
-use super::hello::{Hello, LocalIdentity, Refused};
+use super::hello::{self, Hello, LocalIdentity, Refused};
 use super::{Channel, WRITE_BYTES_TARGET, take_time_left};
 use crate::platform::{Listener, Reader, Stream, Writer};
 use crate::supervisor::Tasks;
@@ -125,6 +125,9 @@ fn judge(greeting: &Frame, context: &Context) -> Result<(Hello, Channel), Refuse
     if greeting.kind != Kind::Hello {
         return Err(Refused::Malformed);
     }
+    // By itself: the rest of another version's may look otherwise.
+    let protocol = codec::decode_start(&greeting.payload).ok_or(Refused::Malformed)?;
+    hello::check_protocol(protocol)?;
     let hello: Hello = codec::decode(&greeting.payload).map_err(|_| Refused::Malformed)?;
     let channel = context.identity.check(&hello)?;
     Ok((hello, channel))

@@ -85,6 +85,11 @@ struct Database {
 }
 
 impl RocksEngine {
+    /// True if there is a database in `directory`.
+    pub fn is_in(directory: &Path) -> bool {
+        directory.join("CURRENT").exists()
+    }
+
     /// Opens or creates the database in `directory`. Bytes that are found not to be what was written are
     /// a fault of corruption: of this call, or later one that `on_damage` is told of.
     pub fn open(
