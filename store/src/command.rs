@@ -12,6 +12,7 @@ use crate::document::Document;
 use crate::ids::{Etag, ItemNumber, Lsn};
 use crate::indexing::{IndexRules, UniqueKeys};
 use crate::item::{ItemKey, LogicalPartition, Stamp};
+use crate::partition::ClearedRows;
 use crate::partition::Retention;
 use crate::patch::{PatchFailure, PatchRequest};
 use crate::time::{ClockInterval, Millis};
@@ -49,7 +50,7 @@ impl Proposal {
             Command::SetTtlPolicy { .. }
             | Command::AdvanceClock
             | Command::Clear(_)
-            | Command::SweepCleared { .. }
+            | Command::SweepCleared(_)
             | Command::Sweep { .. }
             | Command::SetIndexPolicy { .. }
             | Command::BuildIndex { .. }
@@ -89,11 +90,8 @@ pub enum Command {
     AdvanceClock,
     /// Deletes everything that a logical partition holds; the rows go later.
     Clear(LogicalPartition),
-    /// Removes up to `limit` items that were deleted with their logical partition.
-    SweepCleared {
-        /// The most items to remove.
-        limit: NonZeroU32,
-    },
+    /// Removes items that were deleted with their logical partition.
+    SweepCleared(ClearedRows),
     /// Removes up to `limit` items that are dead at the partition clock; apply decides which.
     Sweep {
         /// The most items to remove.
@@ -394,7 +392,7 @@ mod tests {
         assert!(!is_brief(Command::Write(vec![create(1), create(1)])));
         assert!(!is_brief(Command::AdvanceClock));
         let limit = NonZeroU32::MIN;
-        assert!(!is_brief(Command::SweepCleared { limit }));
+        assert!(!is_brief(Command::SweepCleared(ClearedRows::default())));
         assert!(!is_brief(Command::Sweep { limit, grace: Millis(1) }));
         assert!(!is_brief(Command::BuildIndex { limit }));
         assert!(!Proposal::is_brief(b""));

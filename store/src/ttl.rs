@@ -139,11 +139,21 @@ pub struct Vouchers {
 }
 
 impl Vouchers {
-    /// True if a majority of the nodes' clocks has come to `at`.
+    /// True if enough of the nodes' clocks have come to `at`.
     pub fn vouch_for(&self, at: Millis) -> bool {
         let reached = |reading: &&Millis| reading.0.saturating_add(VOUCH_SLACK.0) >= at.0;
-        self.readings.iter().filter(reached).count() * 2 > self.nodes as usize
+        let reached = self.readings.iter().filter(reached).count();
+        reached >= clocks_needed(self.nodes as usize, self.readings.len())
     }
+}
+
+/// How many of the known clocks must agree, so that one of them is right wherever a majority of all nodes' clocks
+/// is, and that what they say may be that majority's: more than may be wrong together, and with those that are not
+/// known a majority. A clock never vouches for itself alone where there are others.
+pub fn clocks_needed(nodes: usize, known: usize) -> usize {
+    let majority = nodes / 2 + 1;
+    let unknown = nodes.saturating_sub(known);
+    nodes.div_ceil(2).max(nodes.min(2)).max(majority.saturating_sub(unknown))
 }
 
 /// Everything a partition replicates about expiry. Changed only by applying log entries.
@@ -221,7 +231,8 @@ impl TtlState {
         } else {
             self.clock.max(now.lo())
         };
-        if jumps && clock > self.clock && self.policy.is_on() {
+        // A first reading is no jump of anything.
+        if jumps && clock > self.clock && self.clock > Millis(0) && self.policy.is_on() {
             self.jumped_to = Some(clock);
         }
         let last_ts = self.last_ts.max(now.hi().max(clock).ceil_seconds());
@@ -453,10 +464,49 @@ mod tests {
     }
 
     #[test]
+    fn half_of_an_even_number_of_clocks_is_enough_where_the_others_say_nothing() {
+        let needed = |nodes: usize| -> Vec<usize> {
+            (1..=nodes).map(|known| clocks_needed(nodes, known)).collect()
+        };
+        assert_eq!(needed(1), [1]);
+        assert_eq!(needed(2), [2, 2]);
+        assert_eq!(needed(3), [2, 2, 2]);
+        assert_eq!(needed(4), [2, 2, 2, 3]);
+        assert_eq!(needed(5), [3, 3, 3, 3, 3]);
+        assert_eq!(needed(6), [3, 3, 3, 3, 3, 4]);
+    }
+
+    #[test]
+    fn t4_no_minority_of_wrong_clocks_vouches_whoever_is_silent() {
+        let (truth, far) = (Millis(1_000_000), Millis(90_000_000));
+        for nodes in 1..=9_u32 {
+            let wrong_max = nodes - (nodes / 2 + 1);
+            for wrong in 0..=wrong_max {
+                for right in 0..=nodes - wrong {
+                    let readings =
+                        [vec![far; wrong as usize], vec![truth; right as usize]].concat();
+                    let vouchers = Vouchers { readings, nodes };
+                    assert!(!vouchers.vouch_for(far), "{wrong} of {nodes}, {right} right ones");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_first_reading_is_no_jump() {
+        let grace = Millis(3_600_000);
+        let mut state = TtlState::default();
+        assert!(state.set_policy(default(10), PolicyEpoch(1)));
+        let today = at(1_764_000_000);
+        state.advance(today, Some(&Vouchers { readings: vec![today.lo()], nodes: 1 }));
+        assert_eq!((state.clock(), state.jumped_to()), (today.lo(), None));
+        assert!(!state.keeps_the_dead(grace));
+    }
+
+    #[test]
     fn after_a_jump_the_dead_are_kept_for_a_while() {
         let grace = Millis(3_600_000);
         let mut state = state(default(10), 1000);
-        assert!(!state.keeps_the_dead(grace), "a first reading is no jump of anything");
         state.advance(at(100_000), Some(&vouched()));
         assert_eq!(state.jumped_to(), Some(Seconds(100_000).start()));
         assert!(state.keeps_the_dead(grace));

@@ -197,8 +197,9 @@ fn partition() -> String {
     story.tell(Command::BuildIndex { limit: NonZeroU32::MIN });
     let value = PartitionKey::parse(r#"["q"]"#).expect("a key");
     let cleared = LogicalPartition::new(&rules.key().place(&value), &value);
-    story.tell(Command::SweepCleared { limit: LIMIT });
     story.tell(Command::Clear(cleared));
+    let rows = story.record.machine.snapshot().cleared_rows(LIMIT).expect("memory does not fail");
+    story.tell(Command::SweepCleared(rows.expect("something was deleted")));
     story.record.finish()
 }
 

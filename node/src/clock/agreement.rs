@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 
 use ephemeris_store::ids::NodeId;
+use ephemeris_store::ttl::clocks_needed;
 
 /// How far a quartz may drift: 200 microseconds a second.
 const DRIFT_PER_MILLION: i64 = 200;
@@ -19,6 +20,8 @@ const SAMPLE_MICROS_MAX: i64 = 60_000_000;
 /// What contradicts the last agreement is believed if a majority of samples no older than this says
 /// so for as long: a clock that was wrong a moment ago must not vouch for another that is wrong now.
 const STEP_MICROS: i64 = 5_000_000;
+/// A sample is replaced by any other after this long.
+const KEPT_MICROS_MAX: i64 = STEP_MICROS / 2;
 /// How wrong a clock that counts as right may be: the first of these with which a majority agrees.
 const ERRORS_MICROS: [i64; 3] = [10_000, 50_000, 250_000];
 /// The same for a step: clocks that were set by the same hand agree well.
@@ -94,12 +97,14 @@ pub(super) enum Settled {
 impl Agreement {
     /// Takes a sample of another clock.
     ///
-    /// A narrow sample is better than a fresh one until drift has made it as wide; one that
-    /// contradicts the old says that the clock was set.
+    /// A narrow sample is better than a fresh one until drift has made it as wide, or it is so old that the clock
+    /// would soon not count as known; one that contradicts the old says that the clock was set.
     pub(super) fn observe(&mut self, node: NodeId, bounds: Bounds, now: Micros) {
         let better = self.others.get(&node).is_none_or(|known| {
             let old = known.as_of(now);
-            bounds.width() <= old.width() || old.meet(bounds).is_none()
+            now - known.at > KEPT_MICROS_MAX
+                || bounds.width() <= old.width()
+                || old.meet(bounds).is_none()
         });
         if better {
             self.others.insert(node, Known { bounds, at: now });
@@ -144,7 +149,7 @@ impl Agreement {
                     self.contradicted = None;
                     Some(both)
                 }
-                None => self.step(own, region, majority, now),
+                None => self.step(own, region, nodes, now),
             },
             (region, None) => region,
             (None, Some(_)) => None,
@@ -166,13 +171,7 @@ impl Agreement {
     }
 
     /// Where the clocks were set to, if that can be believed by now.
-    fn step(
-        &mut self,
-        own: Bounds,
-        region: Bounds,
-        majority: usize,
-        now: Micros,
-    ) -> Option<Bounds> {
+    fn step(&mut self, own: Bounds, region: Bounds, nodes: usize, now: Micros) -> Option<Bounds> {
         let since = self.contradicted.map_or(now, |contradiction| contradiction.since);
         let said = Known { bounds: region, at: now };
         self.contradicted = Some(Contradiction { since, said });
@@ -180,7 +179,8 @@ impl Agreement {
             return None;
         }
         let clocks: Vec<Bounds> = self.fresh(now).chain([own]).collect();
-        let region = within_errors(&clocks, majority, &STEP_ERRORS_MICROS)?;
+        let needed = clocks_needed(nodes, clocks.len());
+        let region = within_errors(&clocks, needed, &STEP_ERRORS_MICROS)?;
         self.contradicted = None;
         Some(region)
     }
@@ -349,6 +349,31 @@ mod tests {
         assert!(agreement.samples(SECOND).next().unwrap().1.width() < 1000);
         agreement.observe(node(2), Bounds { lo: 9 * SECOND, hi: 10 * SECOND }, SECOND);
         assert_eq!(agreement.samples(SECOND).next().unwrap().1.lo, 9 * SECOND);
+    }
+
+    #[test]
+    fn a_node_whose_answers_become_slow_stays_known() {
+        let mut agreement = Agreement::default();
+        agreement.observe(node(2), exact(0), 0);
+        for second in 1..=100 {
+            agreement.observe(node(2), Bounds { lo: -50 * MS, hi: 50 * MS }, second * SECOND);
+            assert_eq!(agreement.fresh(second * SECOND).count(), 1, "after {second} s");
+        }
+    }
+
+    #[test]
+    fn half_of_four_clocks_are_believed_to_have_been_set_where_the_others_are_gone() {
+        let mut agreement = Agreement::default();
+        (2..=4).for_each(|other| agreement.observe(node(other), exact(0), 0));
+        agreement.settle(exact(0), 4, WIDTH_MAX, 0);
+        // The time since boot stood still for 3 s, on this machine alone; two nodes end.
+        let (gap, mut settled) = (3 * SECOND, Settled::CarriedOn);
+        for second in 61..=67 {
+            agreement.observe(node(2), exact(gap), second * SECOND);
+            settled = agreement.settle(exact(gap), 4, WIDTH_MAX, second * SECOND);
+        }
+        assert_eq!(settled, Settled::Agreed);
+        assert!(agreement.read(67 * SECOND).unwrap().lo >= gap - 11 * MS);
     }
 
     proptest! {

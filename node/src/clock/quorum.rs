@@ -21,6 +21,8 @@ use super::{Clock, Reading, SystemClock, TimeSource, Trust};
 
 /// Above this width the clock is worth an operator's attention.
 const WIDTH_ALARM: Duration = Duration::from_millis(250);
+/// What a clock may say, in microseconds since 1970: until the year 75,000, far from where sums would overflow.
+const ANSWER_MICROS_MAX: i64 = i64::MAX / 4;
 
 /// A question put to another node, on its way.
 #[derive(Clone, Copy, Debug)]
@@ -93,11 +95,10 @@ impl QuorumClock {
     pub(crate) fn observe(&self, node: NodeId, sample: Sample, answered: i64) {
         let now = self.time.boot_micros();
         // A peer may send anything.
-        let (Some(lo), Some(hi)) = (answered.checked_sub(now), answered.checked_sub(sample.asked))
-        else {
+        if !(0..=ANSWER_MICROS_MAX).contains(&answered) {
             return;
-        };
-        let bounds = Bounds { lo, hi };
+        }
+        let bounds = Bounds { lo: answered - now, hi: answered - sample.asked };
         self.lock().agreement.observe(node, bounds, now);
     }
 

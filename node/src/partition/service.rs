@@ -34,7 +34,7 @@ use ephemeris_store::ids::Lsn;
 use ephemeris_store::item::{ItemKey, LogicalPartition};
 use ephemeris_store::partition::{Partition, PartitionState, Retention};
 use ephemeris_store::time::{ClockInterval, Millis, Seconds};
-use ephemeris_store::ttl::{Life, PolicyEpoch, TtlPolicy, TtlState};
+use ephemeris_store::ttl::{Life, PolicyEpoch, TtlPolicy, TtlState, Vouchers};
 use tokio::sync::Mutex;
 use tracing::warn;
 
@@ -309,6 +309,7 @@ impl PartitionService {
         let now = stamping(now);
         let jumps = before.is_jump(now.lo());
         let vouchers = jumps.then(|| self.clock.vouching());
+        check_jump(now.lo(), vouchers.as_ref(), before.policy(), &command)?;
         let proposal = Proposal { now, vouchers, command };
         let proposed = self.group.propose_timed(proposal.encode()).await;
         let timed = proposed.map_err(|error| match error {
@@ -604,6 +605,23 @@ fn check_clock(now: Reading, policy: TtlPolicy, command: &Command) -> Result<(),
         }
         _ => return Ok(()),
     };
+    Err(PartitionError::Doubtful(reason.to_string()))
+}
+
+/// Refuses to change a policy at a time that the partition clock would not come to: what had expired under the old
+/// one would be alive for good.
+fn check_jump(
+    to: Millis,
+    vouchers: Option<&Vouchers>,
+    policy: TtlPolicy,
+    command: &Command,
+) -> Result<(), PartitionError> {
+    let is_vouched_for = vouchers.is_none_or(|vouchers| vouchers.vouch_for(to));
+    if is_vouched_for || !policy.is_on() || !matches!(command, Command::SetTtlPolicy { .. }) {
+        return Ok(());
+    }
+    let reason =
+        "too few of the nodes' clocks are known to tell what has expired before the change";
     Err(PartitionError::Doubtful(reason.to_string()))
 }
 

@@ -280,14 +280,12 @@ impl Sweeper {
     /// What some entries did together; none, after a pause, if one was not executed.
     async fn sweep_batches(&self, dead: Dead, limit: NonZeroU32, entries: u32) -> Option<Swept> {
         let started = clock::monotonic();
-        let (command, removed_total) = match dead {
-            Dead::Expired => (
-                Command::Sweep { limit, grace: self.service.purge_grace() },
-                "ttl_swept_items_total",
-            ),
-            Dead::Cleared => (Command::SweepCleared { limit }, "cleared_items_removed_total"),
+        let sweep = Command::Sweep { limit, grace: self.service.purge_grace() };
+        let (commands, removed_total) = match dead {
+            Dead::Expired => (vec![sweep; entries as usize], "ttl_swept_items_total"),
+            Dead::Cleared => (self.sweep_cleared(limit).await, "cleared_items_removed_total"),
         };
-        let proposed = (0..entries).map(|_| self.propose(command.clone()));
+        let proposed = commands.into_iter().map(|command| self.propose(command));
         let effects: Option<Vec<_>> = join_all(proposed).await.into_iter().collect();
         let took = started.elapsed();
         let nothing = Swept {
@@ -308,6 +306,15 @@ impl Sweeper {
         let (Swept { removed, trimmed, more, .. }, group) = (&swept, self.service.group().group());
         debug!(%group, ?dead, entries, removed, trimmed, more, ?took, "swept");
         Some(swept)
+    }
+
+    /// What removes the next of what was deleted with its logical partition, if there is any.
+    async fn sweep_cleared(&self, limit: NonZeroU32) -> Vec<Command> {
+        let view = self.service.group().machine().snapshot();
+        match self.executor.run(move || view.cleared_rows(limit)).await {
+            Ok(rows) => rows.map(Command::SweepCleared).into_iter().collect(),
+            Err(fault) => crate::supervisor::fault(&fault.to_string()),
+        }
     }
 
     /// The last second that has surely begun.

@@ -259,8 +259,8 @@ impl<'p> Draft<'p> {
                 Ok(CommandEffect::PolicySet(self.state.ttl.epoch()))
             }
             Command::AdvanceClock => Ok(CommandEffect::ClockAdvanced),
-            Command::Clear(logical_partition) => self.clear(logical_partition),
-            Command::SweepCleared { limit } => self.sweep_cleared(limit),
+            Command::Clear(logical_partition) => Ok(self.clear(logical_partition)),
+            Command::SweepCleared(rows) => self.sweep_cleared(&rows),
             Command::Sweep { limit, grace } => self.sweep(limit, grace),
             Command::SetIndexPolicy { epoch, rules } => Ok(self.set_index_policy(epoch, rules)),
             Command::BuildIndex { limit } => self.build_index(limit),

@@ -2,21 +2,20 @@
 //!
 //! 1. One entry notes that what the logical partition holds by then is deleted. From then on nobody sees
 //!    it (`liveness`); what is written later is alive.
-//! 2. The leader's sweeper has the rows removed, some with every entry. How far that came is replicated,
-//!    so that any leader goes on with it.
+//! 2. The leader's sweeper looks the rows up and has them removed, some with every entry. How far that came is
+//!    replicated, so that any leader goes on with it.
 //! 3. Behind the last row the note goes, too.
 
 use std::num::NonZeroU32;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::Partition;
 use super::apply::Draft;
+use super::{ItemRef, Partition, PartitionView};
 use crate::charge::Charge;
 use crate::command::{CommandEffect, TooManyCleared};
-use crate::engine::{Batch, Fault, KeyRange, Table};
+use crate::engine::{Batch, Direction, Fault, KeyRange, Table};
 use crate::ids::{GroupId, Lsn};
 use crate::item::{ContainerKeys, ItemKey, LogicalPartition};
 use crate::machine::{self, MetaTag};
@@ -24,11 +23,12 @@ use crate::ttl::TtlState;
 
 /// Deleted logical partitions that may have rows: bounds what is written when one of them changes.
 pub const CLEARED_MAX: usize = 256;
-/// Bytes of bodies that one entry may walk when it removes rows: bounds the time of one apply, whatever
-/// size items have.
-const WALKED_BYTES_MAX: usize = 4 << 20;
-/// What looking at an item is worth beside its body, in bytes.
+/// Bytes of items that one entry removes: bounds the time of one apply, whatever size they have.
+const BODY_BYTES_MAX: usize = 4 << 20;
+/// What removing an item is worth beside its key and its body, in bytes.
 const ITEM_BYTES: usize = 256;
+/// Rows that are looked at for one entry, before it goes without any: then it tells how far that came.
+const ROWS_LOOKED_AT_MAX: u32 = 20_000;
 
 /// Deleted logical partitions that may still have rows, in the order of their keys, then of their
 /// deletion. Changed only by applying log entries.
@@ -45,6 +45,19 @@ pub(super) struct Clearing {
     pub(super) ttl: TtlState,
     /// No row of what is gone is left up to this item.
     passed: Option<ItemKey>,
+}
+
+/// Rows of one deletion to remove, as the leader has found them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClearedRows {
+    /// The entry of the deletion.
+    at: Lsn,
+    /// The items, in the order of their keys.
+    items: Vec<ItemKey>,
+    /// Up to which item there are no others.
+    through: Option<ItemKey>,
+    /// True if there are none behind them either.
+    is_last: bool,
 }
 
 impl Cleared {
@@ -95,80 +108,84 @@ impl Partition {
     }
 }
 
-/// How much of an entry is left.
-struct Room {
-    items: u32,
-    bytes: usize,
+impl PartitionView {
+    /// The next rows to remove of what was deleted with its logical partition, so many at most; none if nothing is
+    /// left of it.
+    ///
+    /// The leader looks for them outside of `apply`: garbage among them is passed here, however much of it there is,
+    /// and every replica has another. What is written meanwhile is alive, and is not missed.
+    pub fn cleared_rows(&self, limit: NonZeroU32) -> Result<Option<ClearedRows>, Fault> {
+        let cleared = &self.contents.cleared;
+        let Some((one, rows)) = cleared.unswept(self.keys).next() else { return Ok(None) };
+        let mut found = ClearedRows { at: one.at, ..ClearedRows::default() };
+        let (mut bytes, mut passed) = (0, Vec::new());
+        let mut items = self.item_cursor(&rows, Direction::Forward);
+        for _ in 0..ROWS_LOOKED_AT_MAX {
+            let Some(ItemRef { key, stamp, body, is_garbage }) = items.next_item()? else {
+                found.is_last = true;
+                return Ok(Some(found));
+            };
+            passed.clear();
+            passed.extend_from_slice(key);
+            if !is_garbage && cleared.clearing(key, stamp.lsn) == Some(one) {
+                found.items.push(item_key(key)?);
+                bytes += ITEM_BYTES + key.len() + body.len();
+                if found.items.len() == limit.get() as usize || bytes >= BODY_BYTES_MAX {
+                    break;
+                }
+            }
+        }
+        found.through = Some(item_key(&passed)?);
+        Ok(Some(found))
+    }
+}
+
+fn item_key(bytes: &[u8]) -> Result<ItemKey, Fault> {
+    ItemKey::from_bytes(bytes).map_err(|error| Fault::corrupt("items", error))
 }
 
 impl Draft<'_> {
-    /// Deletes what a logical partition holds; its rows go later.
-    pub(super) fn clear(
-        &mut self,
-        logical_partition: LogicalPartition,
-    ) -> Result<CommandEffect, Fault> {
-        let Partition { spec, keys, .. } = self.partition;
+    /// Deletes what a logical partition holds; its rows go later. It is not looked whether there are any: there may be
+    /// any number that are garbage.
+    pub(super) fn clear(&mut self, logical_partition: LogicalPartition) -> CommandEffect {
+        let spec = &self.partition.spec;
         let is_here = logical_partition.is_valid() && spec.slots.contains(logical_partition.slot());
-        let rows = keys.rows_of(&logical_partition);
-        let has_rows = is_here
-            && self.partition.kept_items(&rows, self.state.swept).next().transpose()?.is_some();
-        if !has_rows {
-            return Ok(CommandEffect::Cleared(Ok(())));
+        if !is_here || self.state.items == 0 {
+            return CommandEffect::Cleared(Ok(()));
         }
         if self.cleared.0.len() >= CLEARED_MAX {
-            return Ok(CommandEffect::Cleared(Err(TooManyCleared)));
+            return CommandEffect::Cleared(Err(TooManyCleared));
         }
         let (at, ttl) = (self.lsn, *self.state.ttl());
         let cleared = Arc::make_mut(&mut self.cleared);
         cleared.add(Clearing { logical_partition, at, ttl, passed: None });
         cleared.put(&mut self.batch, spec.group);
-        Ok(CommandEffect::Cleared(Ok(())))
+        CommandEffect::Cleared(Ok(()))
     }
 
-    /// Removes rows of what was deleted with its logical partition.
-    pub(super) fn sweep_cleared(&mut self, limit: NonZeroU32) -> Result<CommandEffect, Fault> {
-        let (cleared, partition) = (self.cleared.clone(), self.partition);
-        let mut room = Room { items: limit.get(), bytes: WALKED_BYTES_MAX };
-        let (mut left, mut begun) = (cleared.unswept(partition.keys), None);
-        while begun.is_none()
-            && let Some((one, rows)) = left.next()
-        {
-            begun = match self.remove_cleared(one, &rows, &mut room)? {
-                ControlFlow::Continue(()) => None,
-                ControlFlow::Break(passed) => Some(Clearing { passed, ..one.clone() }),
-            };
+    /// Removes rows of what was deleted with its logical partition. A proposal that comes late, or twice, does no harm.
+    pub(super) fn sweep_cleared(&mut self, rows: &ClearedRows) -> Result<CommandEffect, Fault> {
+        let (cleared, mut removed) = (self.cleared.clone(), 0);
+        if let Some(place) = cleared.0.iter().position(|one| one.at == rows.at) {
+            let one = &cleared.0[place];
+            for key in &rows.items {
+                let Some(item) = self.stored(key)? else { continue };
+                if cleared.clearing(key.as_bytes(), item.stamp.lsn) == Some(one) {
+                    self.swept += Charge::create(item.body.len(), item.stamp.indexed_values);
+                    self.remove(key, &item)?;
+                    removed += 1;
+                }
+            }
+            let left = Arc::make_mut(&mut self.cleared);
+            if rows.is_last {
+                left.0.remove(place);
+            } else {
+                let passed = &mut left.0[place].passed;
+                *passed = passed.take().max(rows.through.clone());
+            }
+            left.put(&mut self.batch, self.partition.spec.group);
         }
-        let left = begun.into_iter().chain(left.map(|(one, _)| one.clone())).collect();
-        if !cleared.is_empty() {
-            self.cleared = Arc::new(Cleared(left));
-            self.cleared.put(&mut self.batch, partition.spec.group);
-        }
-        let (removed, more) = (limit.get() - room.items, !self.cleared.is_empty());
+        let more = !self.cleared.is_empty();
         Ok(CommandEffect::Swept { removed, trimmed: 0, more, charge: self.swept })
-    }
-
-    /// Removes the versions that one deletion ended, until there is no more of them, or no more room; up
-    /// to which item, then.
-    fn remove_cleared(
-        &mut self,
-        one: &Clearing,
-        rows: &KeyRange,
-        room: &mut Room,
-    ) -> Result<ControlFlow<Option<ItemKey>>, Fault> {
-        let (partition, mut passed) = (self.partition, one.passed.clone());
-        for version in partition.kept_items(rows, self.state.swept) {
-            if room.items == 0 || room.bytes == 0 {
-                return Ok(ControlFlow::Break(passed));
-            }
-            let (key, item) = version?;
-            room.bytes = room.bytes.saturating_sub(ITEM_BYTES + item.body.len());
-            if self.cleared.clearing(key.as_bytes(), item.stamp.lsn) == Some(one) {
-                self.swept += Charge::create(item.body.len(), item.stamp.indexed_values);
-                self.remove(&key, &item)?;
-                room.items -= 1;
-            }
-            passed = Some(key);
-        }
-        Ok(ControlFlow::Continue(()))
     }
 }

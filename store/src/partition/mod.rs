@@ -25,8 +25,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 pub use backlog::Backlog;
-pub use cleared::CLEARED_MAX;
 use cleared::Cleared;
+pub use cleared::{CLEARED_MAX, ClearedRows};
 use cursors::SweepCursors;
 pub(crate) use garbage::{Garbage, LITTERED};
 pub use history::{Change, ChangeRecord, Image, Retention};

@@ -167,7 +167,8 @@ fn clear(key: u64) -> Command {
 
 fn sweep_cleared(partition: &Partition, limit: u32) -> (u32, bool) {
     let limit = NonZeroU32::new(limit).unwrap();
-    let effect = apply(partition, 100, Command::SweepCleared { limit });
+    let rows = partition.snapshot().cleared_rows(limit).unwrap().unwrap_or_default();
+    let effect = apply(partition, 100, Command::SweepCleared(rows));
     let CommandEffect::Swept { removed, more, .. } = effect else { panic!("{effect:?}") };
     (removed, more)
 }
@@ -186,10 +187,14 @@ fn only_so_many_deleted_logical_partitions_may_have_rows() {
         assert_eq!(cleared(0), Ok(()));
     }
     assert_eq!(cleared(1), Err(TooManyCleared), "there is no room for it");
-    assert_eq!(cleared(2), Ok(()), "it holds nothing");
-    assert_eq!(sweep_cleared(&partition, 10), (1, false));
-    assert_eq!(cleared(1), Ok(()));
-    assert_eq!(sweep_cleared(&partition, 10), (1, false));
+    // The first has ended the item; the others find nothing.
+    assert_eq!(sweep_cleared(&partition, 10), (1, true));
+    assert_eq!(cleared(1), Ok(()), "there is room again");
+    let mut removed = 0;
+    while partition.is_clearing() {
+        removed += sweep_cleared(&partition, 10).0;
+    }
+    assert_eq!(removed, 1);
     assert!(!partition.is_clearing());
 }
 
@@ -226,10 +231,52 @@ fn an_entry_walks_few_megabytes_of_what_was_deleted() {
     apply(&partition, 100, clear(0));
     // What is written since is walked, too, and stays.
     apply(&partition, 100, upsert_body(0, None, &vec![b' '; 1 << 20], 0));
-    assert_eq!(sweep_cleared(&partition, 100), (3, true));
     assert_eq!(sweep_cleared(&partition, 100), (4, true));
-    assert_eq!(sweep_cleared(&partition, 100), (1, false));
+    assert_eq!(sweep_cleared(&partition, 100), (4, true));
+    assert_eq!(sweep_cleared(&partition, 100), (0, false));
     assert_eq!(partition.state().items(), 1);
+}
+
+/// A leader may propose what another has done already, and what it looked up before somebody wrote.
+#[test]
+fn rows_of_a_deletion_that_are_proposed_late_or_twice_take_nothing_else() {
+    let partition = partition(&MemoryEngine::new());
+    (0..4).for_each(|id| drop(apply(&partition, 100, upsert(3 * id, None))));
+    apply(&partition, 100, clear(0));
+    let look = |limit| {
+        let rows = partition.snapshot().cleared_rows(NonZeroU32::new(limit).unwrap());
+        Command::SweepCleared(rows.unwrap().unwrap())
+    };
+    let (two, all) = (look(2), look(100));
+    // Items that were looked up are there again, and others have come between.
+    apply(&partition, 100, upsert(0, None));
+    apply(&partition, 100, upsert(15, None));
+    let sweep = |rows: &Command| {
+        let effect = apply(&partition, 100, rows.clone());
+        let CommandEffect::Swept { removed, more, .. } = effect else { panic!("{effect:?}") };
+        (removed, more)
+    };
+    let (first, second) = (sweep(&two), sweep(&two));
+    assert_eq!((first.1, second), (true, (0, true)));
+    assert_eq!(sweep(&all).0 + first.0, 3, "all but the one that was written again");
+    assert_eq!((sweep(&all), sweep(&two)), ((0, false), (0, false)));
+    assert_eq!(partition.state().items(), 2);
+    assert!(!partition.is_clearing());
+}
+
+/// Garbage is passed by who looks, not by those who apply.
+#[test]
+fn a_look_for_rows_of_a_deletion_ends_and_goes_on_where_it_came_to() {
+    let partition = partition(&MemoryEngine::new());
+    apply(&partition, 100, upsert(0, None));
+    apply(&partition, 100, clear(0));
+    let rows = |limit| partition.snapshot().cleared_rows(NonZeroU32::new(limit).unwrap()).unwrap();
+    let one = rows(1).unwrap();
+    apply(&partition, 100, Command::SweepCleared(one));
+    assert!(partition.is_clearing(), "it was not looked whether that was all");
+    apply(&partition, 100, Command::SweepCleared(rows(1).unwrap()));
+    assert!(!partition.is_clearing());
+    assert_eq!(rows(1), None);
 }
 
 /// A partition with little left over must not crawl past what never expires; and one that is slow, and

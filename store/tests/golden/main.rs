@@ -356,7 +356,8 @@ impl Runner {
         let limit = NonZeroU32::new(limit).ok_or("a sweep removes something")?;
         let grace = args.take_key("grace").map_or(Ok(Millis(0)), millis)?;
         let outcome = self.propose(if is_of_cleared {
-            Command::SweepCleared { limit }
+            let rows = self.partition.snapshot().cleared_rows(limit)?;
+            Command::SweepCleared(rows.unwrap_or_default())
         } else {
             Command::Sweep { limit, grace }
         })?;

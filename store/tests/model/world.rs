@@ -447,7 +447,9 @@ impl World {
     /// Removes some of what was cleared.
     pub(crate) fn sweep_cleared(&mut self, limit: u32, reading: &Reading) -> Done {
         let limit = NonZeroU32::new(limit).expect("a sweep removes something");
-        let effect = self.propose(Command::SweepCleared { limit }, reading);
+        let rows =
+            self.leader.partition.snapshot().cleared_rows(limit).expect("memory does not fail");
+        let effect = self.propose(Command::SweepCleared(rows.unwrap_or_default()), reading);
         let CommandEffect::Swept { removed, trimmed: 0, more, charge: _ } = effect else {
             panic!("{effect:?}")
         };

@@ -57,3 +57,24 @@ fn t4_jumps_are_counted_whether_a_majority_vouches_for_them_or_not() {
     };
     metrics::with_local_recorder(&recorder, || simulate(SEED, told));
 }
+
+/// The partition clock would stay where it is, and with it the floors that keep what has expired dead for good.
+#[test]
+fn t4_a_policy_does_not_change_at_a_time_that_too_few_clocks_have_come_to() {
+    simulate(SEED, async {
+        let world = World::start(1, Burst::Off).await;
+        let service = world.leader().await;
+        let now = Millis(service.group().machine().state().ttl().clock().0 + 2 * JUMP_MAX.0);
+        let set = |clocks, policy, epoch| {
+            let by = PartitionService { clock: Arc::new(Ahead { now, clocks }), ..service.clone() };
+            async move { by.set_ttl_policy(PolicyEpoch(epoch), policy, None).await }
+        };
+        let refused = set(1, TtlPolicy::Off, 2).await;
+        assert!(matches!(refused, Err(PartitionError::Doubtful(_))), "{refused:?}");
+        assert!(service.group().machine().state().ttl().policy().is_on());
+        assert_eq!(set(2, TtlPolicy::Off, 2).await.unwrap(), PolicyEpoch(2));
+        assert_eq!(service.group().machine().state().ttl().clock(), now);
+        // Where nothing expires there is nothing to come back.
+        assert_eq!(set(1, TtlPolicy::NoDefault, 3).await.unwrap(), PolicyEpoch(3));
+    });
+}
