@@ -15,7 +15,7 @@ enum Piece {
     AnyOne,
     /// Any run of characters, the empty one included.
     AnyRun,
-    /// A character inside some range, or outside all of them.
+    /// A character inside some range, or outside all of them. The ranges are in order, and do not overlap.
     Set { ranges: Vec<(char, char)>, inside: bool },
 }
 
@@ -26,7 +26,8 @@ impl Piece {
             Piece::AnyOne => true,
             Piece::AnyRun => false,
             Piece::Set { ranges, inside } => {
-                ranges.iter().any(|(low, high)| (*low..=*high).contains(&found)) == *inside
+                let at = ranges.partition_point(|(_, high)| *high < found);
+                ranges.get(at).is_some_and(|(low, _)| *low <= found) == *inside
             }
         }
     }
@@ -126,12 +127,27 @@ fn read_set(chars: &mut Peekable<Chars<'_>>, escape: Option<char>) -> Option<Pie
         let c = ahead.next()?;
         if c == ']' {
             *chars = ahead;
-            return Some(Piece::Set { ranges, inside });
+            return Some(Piece::Set { ranges: in_order(ranges), inside });
         }
         let low = if Some(c) == escape { ahead.next()? } else { c };
         let high = read_range_end(&mut ahead, escape).unwrap_or(low);
         ranges.push((low, high));
     }
+}
+
+/// The same ranges in order, without overlaps, and without those that hold nothing: a set is looked up in as long as
+/// a comparison takes, whatever its length.
+fn in_order(mut ranges: Vec<(char, char)>) -> Vec<(char, char)> {
+    ranges.retain(|(low, high)| low <= high);
+    ranges.sort_unstable();
+    let mut merged: Vec<(char, char)> = Vec::new();
+    for (low, high) in ranges {
+        match merged.last_mut() {
+            Some((_, end)) if low <= *end => *end = high.max(*end),
+            _ => merged.push((low, high)),
+        }
+    }
+    merged
 }
 
 /// The character behind a `-`, if it is not the end of the set.
@@ -184,6 +200,9 @@ mod tests {
             ("x", "[]", false),
             ("x", "[^]", true),
             ("e", "[f-a]", false),
+            ("e", "[x-zd-fa-eb]", true),
+            ("g", "[x-zd-fa-eb]", false),
+            ("w", "[^x-zd-fa-eb]", true),
             ("a\\c", "a\\c", true),
             ("aXbXc", "%X%X%", true),
             ("aaab", "%aab", true),
@@ -238,6 +257,15 @@ mod tests {
         let brackets = "[".repeat(1 << 20);
         assert!(like(&brackets, &brackets, None));
         assert!(like(&format!("x{brackets}"), &format!("[wx]{brackets}"), None));
+    }
+
+    #[test]
+    fn a_set_of_any_length_is_soon_looked_up() {
+        let set: String = ('\u{100}'..'\u{9000}').filter(|c| u32::from(*c) % 2 == 0).collect();
+        let pattern = LikePattern::new(&format!("%[{}]", set.repeat(16)), None);
+        let [_, Piece::Set { ranges, .. }] = &pattern.0[..] else { panic!("a run and a set") };
+        assert!(ranges.len() <= set.chars().count(), "what is repeated counts once");
+        assert_eq!(pattern.matches(&"a".repeat(1_000_000), &mut |_| true), Some(false));
     }
 
     /// One character at a time, trying everything.

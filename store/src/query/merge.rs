@@ -418,6 +418,12 @@ impl<'q> Walk<'q> {
         self.gate.is_full() || (pauses && self.may_end())
     }
 
+    /// True if it stands between partitions, and adds up what they say: what the next ones have answered is not
+    /// asked for again.
+    pub fn adds_up(&self) -> bool {
+        self.sums.is_some() && self.within.is_none()
+    }
+
     /// True if a token can tell where the page would end, and what was added up so far.
     pub fn may_end(&self) -> bool {
         self.sums.as_ref().is_none_or(|sums| {

@@ -19,7 +19,7 @@ pub(super) struct Statements {
 impl Statements {
     /// Takes a line; returns what is whole with it.
     pub(super) fn push(&mut self, line: &str) -> Vec<Statement> {
-        let is_blank = self.text.trim().is_empty();
+        let is_blank = !self.is_open();
         if let Some(command) = line.trim_start().strip_prefix('.').filter(|_| is_blank) {
             self.text.clear();
             return vec![Statement::Command(command.trim().to_string())];
@@ -46,7 +46,7 @@ impl Statements {
 
     /// True in the middle of a statement.
     pub(super) fn is_open(&self) -> bool {
-        !self.text.trim().is_empty()
+        !says_nothing(&self.text)
     }
 
     /// Forgets what was begun.
@@ -57,8 +57,13 @@ impl Statements {
     fn take(&mut self) -> Option<Statement> {
         let text = std::mem::take(&mut self.text);
         let text = text.trim();
-        (!text.is_empty()).then(|| Statement::Query(text.to_string()))
+        (!says_nothing(text)).then(|| Statement::Query(text.to_string()))
     }
+}
+
+/// True for blanks and comments alone.
+fn says_nothing(text: &str) -> bool {
+    text.lines().map(str::trim_start).all(|line| line.is_empty() || line.starts_with("--"))
 }
 
 /// The first semicolon that stands neither in quotes nor in a comment. Neither goes past a line's
@@ -116,6 +121,16 @@ mod tests {
             assert_eq!(cut(&format!("{text}\n;")), [query(text)], "{text}");
         }
         assert_eq!(cut(r"SELECT '\\'; SELECT 2"), [query(r"SELECT '\\'"), query("SELECT 2")]);
+    }
+
+    #[test]
+    fn comments_alone_are_no_query() {
+        let command = |text: &str| Statement::Command(text.to_string());
+        assert_eq!(
+            cut("-- what this is\n\nSELECT 1;\n-- and now\n.quit\n-- the end\n"),
+            [query("SELECT 1"), command("quit")]
+        );
+        assert_eq!(cut("-- sums\nSELECT 1;"), [query("-- sums\nSELECT 1")]);
     }
 
     #[test]

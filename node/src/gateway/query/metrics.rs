@@ -15,6 +15,11 @@ use crate::gateway::reply::Reply;
 const QUERY_METRICS: HeaderName = HeaderName::from_static("x-ms-documentdb-query-metrics");
 const INDEX_UTILIZATION: HeaderName = HeaderName::from_static("x-ms-cosmos-index-utilization");
 
+/// How long the latter may get, about, before it is put into base64: clients refuse long headers, and with them the
+/// answer. What one index takes there beside its path.
+const UTILIZATION_BYTES_MAX: usize = 6 << 10;
+const ENTRY_BYTES: usize = 140;
+
 /// What all partitions did for a page, and how long it took.
 pub(super) struct PageMetrics<'a> {
     pub(super) work: &'a [QueryWork],
@@ -75,8 +80,14 @@ impl PageMetrics<'_> {
     /// JSON in base64: the index paths that were followed. Which others would help is not told.
     fn index_utilization(&self) -> String {
         let single = |path: &&String| path.ends_with("/?");
+        let mut bytes = 0;
+        let fits = |path: &&String| {
+            bytes += path.len() + ENTRY_BYTES;
+            bytes <= UTILIZATION_BYTES_MAX
+        };
+        let told: Vec<&String> = self.followed.iter().take_while(fits).collect();
         let indexes = |composite: bool| -> Vec<_> {
-            let of_kind = self.followed.iter().filter(|path| single(path) != composite);
+            let of_kind = told.iter().copied().filter(|path| single(path) != composite);
             if composite {
                 let specs = of_kind.map(|paths| paths.split(',').collect::<Vec<_>>());
                 specs
@@ -119,6 +130,15 @@ mod tests {
         assert!(text.starts_with("totalExecutionTimeInMs=3.00;"), "{text}");
         assert!(text.split(';').all(|pair| pair.split_once('=').is_some()), "{text}");
         assert!(text.contains(";outputDocumentCount=2;outputDocumentSize=10;"), "{text}");
+    }
+
+    #[test]
+    fn a_header_is_no_longer_than_clients_take() {
+        let followed: Vec<String> = (0..64).map(|n| format!("/{}{n}/?", "p".repeat(900))).collect();
+        let header = metrics(&followed).index_utilization();
+        assert!((4000..8192).contains(&header.len()), "{}", header.len());
+        let short: Vec<String> = (0..64).map(|n| format!("/p{n}/?")).collect();
+        assert!(metrics(&short).index_utilization().len() < 10_000);
     }
 
     #[test]

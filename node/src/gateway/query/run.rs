@@ -263,6 +263,7 @@ impl QueryRun<'_> {
                 })
                 .collect();
             let responses = join_all(asked).await;
+            let mut is_full = false;
             for (at, (partition, mut response)) in some.iter().zip(responses).enumerate() {
                 let is_begun = partition.group != targets[0].group || at > 0;
                 loop {
@@ -275,7 +276,8 @@ impl QueryRun<'_> {
                         response => response?,
                     };
                     let page = self.take(partition, first_page, answered)?;
-                    if walk.take(partition.slots, page) {
+                    is_full |= walk.take(partition.slots, page);
+                    if is_full && !walk.adds_up() {
                         break 'pages;
                     }
                     if !walk.awaits(partition.slots) {
@@ -285,7 +287,7 @@ impl QueryRun<'_> {
                     response = self.ask(partition, resume, walk.limits(ROWS_SKIPPED_MAX)).await;
                 }
             }
-            if clock::monotonic() >= time_is_up && walk.may_end() {
+            if is_full || (clock::monotonic() >= time_is_up && walk.may_end()) {
                 break;
             }
         }

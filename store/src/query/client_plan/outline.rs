@@ -53,8 +53,12 @@ impl<'q> Outline<'q> {
         Ok(Self { query, distinct, window: compiled.window, columns })
     }
 
+    /// What rows are merged by. What all rows add up to is one, and has no order.
     pub(super) fn sorts(&self) -> &'q [Sort] {
-        &self.query.order_by
+        match self.columns {
+            Columns::MergedValue(_) | Columns::Merged(_) => &[],
+            Columns::Plain => &self.query.order_by,
+        }
     }
 
     pub(super) fn selects_value(&self) -> bool {

@@ -19,6 +19,11 @@ use super::run::{Run, weight_of};
 use super::value::{Number, Value};
 use operators::{Truth, and, binary, compare, unary};
 
+/// So many steps are taken as one, and names are found at once that are not as long as this: each may be compared
+/// with some members' of the same length.
+const STEPS_NEAR: usize = 16;
+const NAME_BYTES_NEAR: usize = 64;
+
 impl Path {
     fn follow<'v>(&self, row: &Row<'v>) -> &'v Value {
         self.steps.iter().fold(row.slot(self.slot), Value::step)
@@ -33,8 +38,10 @@ impl Op {
         }
         match self {
             Op::Constant(value) => Cow::Borrowed(value),
+            Op::Path(path) if is_far(&path.steps, run) => Cow::Owned(Value::Undefined),
             Op::Path(path) => Cow::Borrowed(path.follow(row)),
             Op::Computed(computed) => run.compute(|| computed.body.evaluate(row, run)),
+            Op::Steps(_, steps) if is_far(steps, run) => Cow::Owned(Value::Undefined),
             Op::Steps(inner, steps) => steps.iter().fold(inner.evaluate(row, run), step_into),
             Op::Unary(operator, operand) => {
                 Cow::Owned(unary(*operator, &operand.evaluate(row, run)))
@@ -70,6 +77,16 @@ impl Op {
             Op::Subquery(to, block) => Cow::Owned(subquery(*to, block, row, run)),
         }
     }
+}
+
+/// True if a way down is so far that nobody pays for it; what is near costs nothing beside its first step.
+fn is_far(steps: &[Step], run: &Run) -> bool {
+    let length = |step: &Step| match step {
+        Step::Name(name) => name.len() / NAME_BYTES_NEAR,
+        Step::Index(_) => 0,
+    };
+    let more = steps.len() / STEPS_NEAR + steps.iter().map(length).sum::<usize>();
+    more > 0 && !run.spend(more as u64)
 }
 
 fn step_into<'v>(value: Cow<'v, Value>, step: &Step) -> Cow<'v, Value> {

@@ -43,6 +43,17 @@ fn names_are_gone_over_too() {
 }
 
 #[test]
+fn ways_down_cost_their_names_and_steps() {
+    let item = r#"{"a":{"b":1},"n":null}"#;
+    let near = spent("c.a.b", item);
+    assert_eq!(spent(&format!("c.{}", "x".repeat(63)), item), near);
+    let name = "x".repeat(64_000);
+    assert_eq!(spent(&format!("c['{name}']"), item), near + 1000);
+    assert_eq!(spent(&format!("({{a: c.a}})['{name}']"), item) - spent("({a: c.a}).b", item), 1000);
+    assert_eq!(spent(&format!("c{}", ".a".repeat(160)), item), near + 10);
+}
+
+#[test]
 fn functions_that_go_deep_cost_what_is_there() {
     let deep = thousand("[[1,2,3,4]]");
     let item = format!(r#"{{"a":{deep},"s":[[[1,2,3,4]]],"o":{{"x":{deep}}}}}"#);
