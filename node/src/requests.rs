@@ -326,8 +326,11 @@ impl Node {
         let repeat = Repeat::IfNotExecuted;
         match self.at_leader(group, &request, repeat, deadline).await? {
             NodeResponse::Catalog(Ok(outcome)) => {
-                self.wait_for_catalog(outcome.lsn, deadline).await;
-                Ok(outcome)
+                if self.wait_for_catalog(outcome.lsn, deadline).await {
+                    return Ok(outcome);
+                }
+                // Who answers for it would show what was there before.
+                Err(RequestError::Unknown("it is made, and this node has not heard of it".into()))
             }
             other => Err(unexpected(&other, repeat)),
         }
@@ -335,11 +338,13 @@ impl Node {
 
     /// Returns when this node's copy of the catalog holds everything committed before the call.
     pub(crate) async fn catalog_barrier(&self, deadline: Instant) -> Result<(), RequestError> {
+        let asked = clock::monotonic();
         let (group, request) = (GroupId::CATALOG, NodeRequest::CatalogBarrier);
         let repeat = Repeat::Freely;
         match self.at_leader(group, &request, repeat, deadline).await? {
             NodeResponse::CatalogBarrier(Ok(lsn)) => {
                 if self.wait_for_catalog(lsn, deadline).await {
+                    self.note_catalog_as_of(asked);
                     Ok(())
                 } else {
                     Err(RequestError::NotExecuted)

@@ -6,6 +6,7 @@
 //!    else by the time they are followed: `check_container` and `check_item` look again, there.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ephemeris_store::catalog::{Permission, PermissionMode, ScopePart};
 use ephemeris_store::ids::{ContainerNumber, PermissionNumber};
@@ -122,6 +123,9 @@ fn answers_queries(target: &Target) -> bool {
     }
 }
 
+/// For so long a permission may have been changed that still counts, at a node that has not heard of it.
+const PERMISSION_AGE_MAX: Duration = Duration::from_secs(5);
+
 fn forbidden() -> ApiError {
     let message = "Insufficient permissions provided in the authorization header for the \
                    corresponding request. Please retry with another authorization header.";
@@ -145,14 +149,14 @@ impl Gateway {
     }
 
     /// The permission that a token names. One that this node has not heard of may be new, and one that it
-    /// knows from before it started may be gone.
+    /// knows from before it started, or before it was cut off, may be gone.
     async fn permission(
         &self,
         number: PermissionNumber,
         deadline: Instant,
     ) -> Result<Arc<Permission>, Failure> {
         let known = || self.node.directory().current().state().permission(number).cloned();
-        if self.node.is_caught_up()
+        if self.node.has_catalog_since(PERMISSION_AGE_MAX)
             && let Some(permission) = known()
         {
             return Ok(permission);

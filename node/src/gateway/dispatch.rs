@@ -102,8 +102,10 @@ pub(super) async fn dispatch(
 
         (Target::Admin(what), _) => admin::answer(gateway, call, what).await,
         (Target::NotServed(what), _) => Err(not_served(what)),
-        (Target::Databases | Target::Containers(_), Post(Upsert | QueryPlan | Batch))
-        | (Target::Conflicts(_) | Target::Scripts(..), Post(Upsert | QueryPlan | Batch)) => {
+        (
+            Target::Databases | Target::Containers(_) | Target::Conflicts(_) | Target::Scripts(..),
+            Post(Upsert | QueryPlan | Batch),
+        ) => {
             let message = "This resource can be created and queried, nothing else.";
             Err(ApiError::BadRequest(message.to_string()).into())
         }

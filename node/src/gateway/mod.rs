@@ -86,8 +86,12 @@ const BODY_BYTES_MAX: usize = 2 << 20;
 const BODY_BYTES_DRAINED_MAX: usize = 32 << 20;
 /// How long a body may take to arrive.
 const BODY_DEADLINE: Duration = Duration::from_secs(30);
-/// Requests under way at the same time; more are told to come again.
+/// The same for a client that has not shown a key.
+const UNVERIFIED_BYTES_DRAINED_MAX: usize = BODY_BYTES_MAX;
+const UNVERIFIED_DEADLINE: Duration = Duration::from_secs(5);
+/// Requests under way at the same time, and bytes of their bodies; more are told to come again.
 const REQUESTS_MAX: usize = 8192;
+const BYTES_UNDER_WAY_MAX: usize = 512 << 20;
 
 /// Answers requests of clients. Clones share it.
 #[derive(Clone)]
@@ -95,6 +99,7 @@ pub(crate) struct Gateway {
     pub(crate) node: Node,
     verifier: Arc<Verifier>,
     under_way: Arc<AtomicUsize>,
+    bytes_under_way: Arc<AtomicUsize>,
     untaken: Untaken,
     counted: Arc<Counted>,
 }
@@ -151,23 +156,35 @@ impl Verb {
     }
 }
 
-/// Counts a request as long as it is under way.
-struct UnderWay<'g>(&'g AtomicUsize);
+/// What a request adds to what is under way, as long as it is.
+struct Counting<'g> {
+    all: &'g AtomicUsize,
+    mine: usize,
+}
 
-impl<'g> UnderWay<'g> {
-    fn enter(count: &'g AtomicUsize) -> Result<Self, ApiError> {
-        let entered = Self(count);
-        if count.fetch_add(1, Ordering::Relaxed) < REQUESTS_MAX {
-            Ok(entered)
-        } else {
-            Err(ApiError::NotExecuted("too many requests are under way".to_string()))
+impl<'g> Counting<'g> {
+    fn new(all: &'g AtomicUsize) -> Self {
+        Self { all, mine: 0 }
+    }
+
+    /// True if there is room for so much more.
+    fn add(&mut self, more: usize, max: usize) -> bool {
+        self.mine += more;
+        self.all.fetch_add(more, Ordering::Relaxed) + more <= max
+    }
+
+    /// Counts the request itself.
+    fn begin(&mut self) -> Result<(), ApiError> {
+        if self.add(1, REQUESTS_MAX) {
+            return Ok(());
         }
+        Err(ApiError::NotExecuted("too many requests are under way".to_string()))
     }
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for Counting<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.all.fetch_sub(self.mine, Ordering::Relaxed);
     }
 }
 
@@ -218,6 +235,7 @@ impl Gateway {
             node,
             verifier,
             under_way: Arc::default(),
+            bytes_under_way: Arc::default(),
             untaken: Untaken::default(),
             counted: Arc::default(),
         }
@@ -240,19 +258,34 @@ impl Gateway {
     }
 
     async fn answer(&self, parts: Parts, body: Body) -> Result<Reply, Failure> {
-        let under_way = UnderWay::enter(&self.under_way)?;
-        let (credential, target) = self.verified(&parts)?;
-        let mut call = match self.admit(parts, credential, &target).await {
+        let (credential, target) = match self.verified(&parts) {
+            Ok(verified) => verified,
+            Err(error) => {
+                drain(body, UNVERIFIED_BYTES_DRAINED_MAX, UNVERIFIED_DEADLINE).await;
+                return Err(error.into());
+            }
+        };
+        let mut under_way = Counting::new(&self.under_way);
+        let admitted = match under_way.begin() {
+            Ok(()) => self.admit(parts, credential, &target).await,
+            Err(error) => Err(error.into()),
+        };
+        let mut call = match admitted {
             Ok(call) => call,
             Err(failure) => {
                 drop(under_way);
-                drain(body).await;
+                drain(body, BODY_BYTES_DRAINED_MAX, BODY_DEADLINE).await;
                 return Err(failure);
             }
         };
+        let mut bytes = Counting::new(&self.bytes_under_way);
         if !body.is_end_stream() {
+            // A client that sends none of it keeps no other from being answered.
+            drop(under_way);
             let begun = clock::monotonic();
-            call.body = read_body(&call.headers, body).await?;
+            call.body = read_body(&call.headers, body, &mut bytes).await?;
+            under_way = Counting::new(&self.under_way);
+            under_way.begin()?;
             // The time that a body takes to arrive is its client's.
             call.deadline += begun.elapsed();
             // What was allowed may have been taken away meanwhile.
@@ -340,18 +373,23 @@ fn price(call: &Call, target: &Target) -> Price {
     if reads_items && is_strong { Price::Twice } else { Price::Once }
 }
 
-/// Reads a body that is not too large.
-async fn read_body(headers: &RequestHeaders, body: Body) -> Result<Bytes, ApiError> {
+/// Reads a body that is not too large, if there is room for it beside those of others.
+async fn read_body(
+    headers: &RequestHeaders,
+    body: Body,
+    counting: &mut Counting<'_>,
+) -> Result<Bytes, ApiError> {
     let reading = async {
         let mut stream = body.into_data_stream();
         let mut bytes = Bytes::new();
-        let mut seen = 0;
+        let (mut seen, mut has_room) = (0, true);
         while let Some(chunk) = stream.next().await {
             let chunk = chunk.map_err(|error| {
                 ApiError::BadRequest(format!("The body did not arrive: {error}."))
             })?;
             seen += chunk.len();
-            if seen <= BODY_BYTES_MAX {
+            if seen <= BODY_BYTES_MAX && has_room {
+                has_room = counting.add(chunk.len(), BYTES_UNDER_WAY_MAX);
                 bytes = joined(bytes, chunk);
             } else if seen > BODY_BYTES_DRAINED_MAX {
                 break;
@@ -359,6 +397,9 @@ async fn read_body(headers: &RequestHeaders, body: Body) -> Result<Bytes, ApiErr
         }
         if seen > BODY_BYTES_MAX {
             return Err(ApiError::TooLarge(format!("The limit is {BODY_BYTES_MAX} bytes.")));
+        }
+        if !has_room {
+            return Err(ApiError::NotExecuted("too many large requests are under way".to_string()));
         }
         Ok(bytes)
     };
@@ -371,17 +412,17 @@ async fn read_body(headers: &RequestHeaders, body: Body) -> Result<Bytes, ApiErr
 }
 
 /// Takes in the body of a request that was refused: a client that is cut off may not hear why.
-async fn drain(body: Body) {
+async fn drain(body: Body, bytes_max: usize, deadline: Duration) {
     let draining = async {
         let (mut stream, mut seen) = (body.into_data_stream(), 0);
         while let Some(Ok(chunk)) = stream.next().await
-            && seen <= BODY_BYTES_DRAINED_MAX
+            && seen <= bytes_max
         {
             seen += chunk.len();
         }
     };
     // However it ends, what was refused stays refused.
-    let _ = tokio::time::timeout(BODY_DEADLINE, draining).await;
+    let _ = tokio::time::timeout(deadline, draining).await;
 }
 
 /// Two pieces of a body; a body that comes in one is not copied.

@@ -82,6 +82,8 @@ struct Inner {
     data: Mutex<DataDirectory>,
     /// True once this node has learnt what the catalog decided before it started.
     is_caught_up: AtomicBool,
+    /// When this node last began to ask whether its copy of the catalog is the newest, and it was, or became it.
+    catalog_as_of: Mutex<Option<Instant>>,
     draining: AtomicBool,
     /// Where clients reach this node.
     url: String,
@@ -106,6 +108,18 @@ impl Node {
     /// True once the catalog at hand holds what was decided while this node was away.
     pub(crate) fn is_caught_up(&self) -> bool {
         self.inner.is_caught_up.load(Ordering::Acquire)
+    }
+
+    /// True if the catalog at hand was surely the newest at some moment not longer ago than this.
+    pub(crate) fn has_catalog_since(&self, age: Duration) -> bool {
+        let as_of = *self.inner.catalog_as_of.lock().unwrap_or_else(PoisonError::into_inner);
+        as_of.is_some_and(|as_of| as_of.elapsed() <= age)
+    }
+
+    /// The copy of the catalog holds all that was decided before this moment.
+    pub(crate) fn note_catalog_as_of(&self, moment: Instant) {
+        let mut as_of = self.inner.catalog_as_of.lock().unwrap_or_else(PoisonError::into_inner);
+        *as_of = (*as_of).max(Some(moment));
     }
 
     /// The catalog's group.

@@ -437,6 +437,7 @@ impl Node {
             leaders: Mutex::default(),
             data: Mutex::new(data),
             is_caught_up: AtomicBool::new(false),
+            catalog_as_of: Mutex::default(),
             draining: AtomicBool::new(false),
             url,
         };
