@@ -1,9 +1,14 @@
 //! Forming a cluster, coming back with one's data, and what happens to a node that lost it.
 
+use std::time::Duration;
+
 use ephemeris_cluster_tests::client::{AccountKey, Call, Container};
-use ephemeris_cluster_tests::clock;
 use ephemeris_cluster_tests::cluster::Cluster;
+use ephemeris_cluster_tests::{clock, wait};
 use serde_json::json;
+
+/// How long a process may take to listen.
+const FOUNDER_DEADLINE: Duration = Duration::from_secs(30);
 
 /// A key nobody uses.
 const OTHER_KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
@@ -128,6 +133,70 @@ async fn a_single_node_keeps_its_data_over_crash_and_orderly_end() {
     cluster.restart(1).await;
     assert_eq!(client.read_feed(&container).await.len(), 2);
     client.create_item(&container, &item(1)).await.expect(409);
+}
+
+/// It may wait for long: whoever looks after it must be able to tell that from a node that hangs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_founder_that_waits_for_the_others_is_alive_and_not_ready() {
+    let mut cluster = Cluster::formable_with(3, &["--request-timeout-ms", "500"]);
+    cluster.spawn(1);
+    let client = cluster.client(1);
+    wait::until("the first founder to be alive", FOUNDER_DEADLINE, async || {
+        let alive = client.send_unsigned(&Call::get("/livez")).await.ok()?;
+        (alive.status == 200).then_some(())
+    })
+    .await;
+    let probe =
+        async |path: &str| client.send_unsigned(&Call::get(path)).await.expect("it answers");
+    let ready = probe("/readyz").await;
+    assert_eq!(ready.status, 503);
+    assert!(ready.describe().contains("the node is starting"), "{}", ready.describe());
+    assert_eq!(probe("/metrics").await.status, 503);
+    let refused = client.ask(Call::get("/dbs")).await.expect(429);
+    assert_eq!(refused.json()["code"], "TooManyRequests", "clients come again");
+    let status = cluster.command(&["status", "--http", &cluster.url(1)]);
+    let told = String::from_utf8_lossy(&status.stderr).into_owned();
+    assert!(told.contains("the node is starting"), "{told}");
+
+    cluster.spawn(2);
+    cluster.spawn(3);
+    for node in cluster.ids() {
+        cluster.await_ready(node).await;
+    }
+    client.ask(Call::get("/dbs")).await.expect(200);
+}
+
+/// As when the disk of the log lines is full, or whoever collects them has gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_whose_log_lines_nobody_takes_goes_on() {
+    let mut cluster = Cluster::alone();
+    let log = cluster.data_directory(1).with_file_name("log.txt");
+    std::os::unix::fs::symlink("/dev/full", &log).expect("a link can be made");
+    cluster.start_all().await;
+    cluster.client(1).create_database("shop").await.expect(201);
+    cluster.terminate(1);
+    assert_eq!(cluster.await_exit(1).await.code(), Some(0), "it ends in order");
+    cluster.spawn(1);
+    cluster.await_ready(1).await;
+    cluster.client(1).ask(Call::get("/dbs/shop")).await.expect(200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_does_not_begin_anew_where_its_state_is_gone() {
+    let mut cluster = Cluster::single().await;
+    cluster.client(1).create_database("shop").await.expect(201);
+    cluster.terminate(1);
+    assert_eq!(cluster.await_exit(1).await.code(), Some(0));
+    let state = cluster.data_directory(1).join("state");
+    let kept = cluster.data_directory(1).with_file_name("kept");
+    std::fs::rename(&state, &kept).expect("a directory can be moved");
+    cluster.spawn(1);
+    assert_eq!(cluster.await_exit(1).await.code(), Some(1));
+    assert!(cluster.log(1).contains("its state is gone"), "{}", cluster.log(1));
+    assert!(!state.exists(), "none was made");
+    std::fs::rename(&kept, &state).expect("it can be moved back");
+    cluster.restart(1).await;
+    cluster.client(1).ask(Call::get("/dbs/shop")).await.expect(200);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

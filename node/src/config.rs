@@ -34,6 +34,11 @@ const REQUEST_TIMEOUT_MS_MIN: u64 = 100;
 /// Clocks that agree as well as clocks do leave this much doubt.
 const CLOCK_WIDTH_MS_MIN: u64 = 100;
 
+/// What the variables of settings begin with.
+const PREFIX: &str = "EPHEMERIS_";
+/// Other variables that the program reads, or what starts and tests it.
+const OTHER_VARIABLES: [&str; 6] = ["URL", "CONFIG", "CA_FILE", "FAULTS", "BIN", "PROFILE"];
+
 /// Everything that can be set. Each is a flag, an `EPHEMERIS_…` variable and a line of the file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -195,7 +200,7 @@ impl Settings {
         }
         let names = setting_names();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let environment = Env::prefixed("EPHEMERIS_").only(&names);
+        let environment = Env::prefixed(PREFIX).only(&names);
         let settings = figment.merge(environment).merge(Serialized::defaults(flags)).extract();
         settings.map_err(|error| InvalidSettings::Malformed(without_source(&error)))
     }
@@ -210,6 +215,18 @@ fn without_source(error: &figment::Error) -> String {
     };
     let told: Vec<&str> = text.lines().filter(|line| !is_source(line)).map(str::trim).collect();
     told.join(": ")
+}
+
+/// Variables that look like settings and are none.
+pub(crate) fn unknown_variables() -> Vec<String> {
+    let settings = setting_names();
+    let is_known = |name: &str| {
+        settings.iter().any(|setting| setting.eq_ignore_ascii_case(name))
+            || OTHER_VARIABLES.contains(&name)
+    };
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    let of_ours = |name: &String| name.strip_prefix(PREFIX).is_some_and(|name| !is_known(name));
+    names.filter(of_ours).collect()
 }
 
 pub(crate) fn setting_names() -> Vec<String> {

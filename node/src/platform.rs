@@ -95,7 +95,7 @@ pub(crate) enum StorageError {
     },
     /// The state is not there, though the node was a member.
     #[error(
-        "node {node} is a member of a cluster, but its state is gone from {directory}. Restore the data \
+        "node {node} is a member of the cluster, but its state is gone from {directory}. Restore the data \
          directory as a whole; or run `ephemeris rebuild-node {node} --data-dir {directory} --http URL`, \
          with the URL of a healthy node, and start again. A node alone has a backup or nothing"
     )]

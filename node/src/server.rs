@@ -1,7 +1,7 @@
 //! Runs a node from its first socket to its last flush.
 
 use std::fmt::Debug;
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use ephemeris_raft::align_timers;
 use metrics_exporter_prometheus::PrometheusHandle;
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{debug, info, warn};
 
 use crate::clock;
@@ -198,23 +198,34 @@ fn announce_readiness(tasks: &Tasks, node: Node, started: clock::Instant) {
     });
 }
 
-/// SIGTERM and SIGINT.
+/// SIGTERM and SIGINT; and SIGHUP, where it says that the terminal is gone that the node was started at. Nobody would
+/// know of it any more.
 struct StopSignals {
-    terminate: tokio::signal::unix::Signal,
-    interrupt: tokio::signal::unix::Signal,
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+    has_terminal: bool,
 }
 
 impl StopSignals {
     fn listen() -> io::Result<Self> {
         let terminate = signal(SignalKind::terminate())?;
         let interrupt = signal(SignalKind::interrupt())?;
-        Ok(Self { terminate, interrupt })
+        let hangup = signal(SignalKind::hangup())?;
+        Ok(Self { terminate, interrupt, hangup, has_terminal: io::stdin().is_terminal() })
     }
 
     async fn wait(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => return,
+                _ = self.interrupt.recv() => return,
+                _ = self.hangup.recv() => {
+                    if self.has_terminal && !io::stdin().is_terminal() {
+                        return;
+                    }
+                }
+            }
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Signed requests to a node.
 
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -114,24 +115,25 @@ impl Answer {
     }
 
     /// Prints the answer; the exit code tells whether it was a success.
-    pub(super) fn print(&self, with_headers: bool) -> ExitCode {
+    pub(super) fn print(&self, with_headers: bool) -> anyhow::Result<ExitCode> {
+        let mut out = io::stdout().lock();
         if with_headers {
-            println!("{}", self.status);
+            writeln!(out, "{}", self.status)?;
             for (name, value) in &self.headers {
-                println!("{name}: {}", String::from_utf8_lossy(value.as_bytes()));
+                writeln!(out, "{name}: {}", String::from_utf8_lossy(value.as_bytes()))?;
             }
-            println!();
+            writeln!(out)?;
         }
         if !self.body.is_empty() {
-            println!("{}", self.body);
+            writeln!(out, "{}", self.body)?;
         }
         if self.status.is_success() {
-            return ExitCode::SUCCESS;
+            return Ok(ExitCode::SUCCESS);
         }
         if !with_headers {
             eprintln!("ephemeris: the node answers {}", self.status);
         }
-        ExitCode::FAILURE
+        Ok(ExitCode::FAILURE)
     }
 }
 

@@ -6,14 +6,16 @@ mod rebuild;
 mod status;
 mod ttl;
 
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::LazyLock;
 
 use clap::{Args, Parser, Subcommand};
 use serde::Serialize;
+use tracing::warn;
 
-use crate::config::{NodeConfig, Settings};
+use crate::config::{self, NodeConfig, Settings};
 use crate::consistency::ConsistencyLevel;
 use crate::identity::FORMAT;
 use crate::platform::{OperatingSystem, TakeMachine};
@@ -327,11 +329,17 @@ pub fn main() -> ExitCode {
 pub(crate) fn main_on(take: TakeMachine) -> ExitCode {
     match run(Cli::parse().command, take) {
         Ok(code) => code,
+        // Whoever reads has enough.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("ephemeris: {}", one_line(&error));
             ExitCode::FAILURE
         }
     }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 /// An error and what caused it. Our own errors tell their cause themselves; it is not told again.
@@ -406,7 +414,7 @@ fn run(command: Command, take: TakeMachine) -> anyhow::Result<ExitCode> {
             let answer = block_on(async {
                 Client::new(&connection)?.send(&method, &path, body, &headers).await
             })?;
-            Ok(answer.print(include))
+            answer.print(include)
         }
     }
 }
@@ -414,6 +422,9 @@ fn run(command: Command, take: TakeMachine) -> anyhow::Result<ExitCode> {
 /// Runs a node on all cores.
 fn serve(settings: &Settings, config: NodeConfig, take: TakeMachine) -> anyhow::Result<ExitCode> {
     telemetry::start_logging(&settings.log, settings.log_format)?;
+    for name in config::unknown_variables() {
+        warn!(name, "an environment variable that is no setting: is it misspelt?");
+    }
     let metrics = telemetry::start_metrics()?;
     // All threads are started by this one, or by those it starts.
     scheduling::interrupt_nobody();

@@ -1,20 +1,25 @@
 //! Prints what a cluster looks like.
 
+use std::io::{self, Write as _};
+
 use serde_json::Value;
 
 /// Prints the answer of `/admin/status`, for people or as it is.
 pub(super) fn print(status: &Value, as_json: bool) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
     if as_json {
-        println!("{}", serde_json::to_string_pretty(status)?);
+        writeln!(out, "{}", serde_json::to_string_pretty(status)?)?;
         return Ok(());
     }
-    println!("cluster {}", text(&status["cluster"]));
-    println!(
+    writeln!(out, "cluster {}", text(&status["cluster"]))?;
+    writeln!(
+        out,
         "\n{:>4}  {:<10} {:>8}  {:>8}  {:<32} version",
         "node", "reachable", "replicas", "clock", "url"
-    );
+    )?;
     for node in list(&status["nodes"]) {
-        println!(
+        writeln!(
+            out,
             "{:>4}  {:<10} {:>8}  {:>8}  {:<32} {}",
             text(&node["node"]),
             if node["reachable"] == true { "yes" } else { "NO" },
@@ -22,14 +27,16 @@ pub(super) fn print(status: &Value, as_json: bool) -> anyhow::Result<()> {
             clock(&node["clock"]),
             text(&node["url"]),
             text(&node["version"]),
-        );
+        )?;
     }
-    println!(
+    writeln!(
+        out,
         "\n{:>5}  {:<40} {:>6} {:>5} {:>9}  replicas: node (lag)",
         "group", "of", "leader", "term", "last"
-    );
+    )?;
     for group in list(&status["groups"]) {
-        println!(
+        writeln!(
+            out,
             "{:>5}  {:<40} {:>6} {:>5} {:>9}  {}",
             text(&group["group"]),
             name(&group["of"]),
@@ -37,7 +44,7 @@ pub(super) fn print(status: &Value, as_json: bool) -> anyhow::Result<()> {
             text(&group["term"]),
             text(&group["last"]),
             replicas(group),
-        );
+        )?;
     }
     Ok(())
 }

@@ -1,17 +1,21 @@
 //! Prints what expires where.
 
+use std::io::{self, Write as _};
+
 use serde_json::Value;
 
 use super::status::{list, name, text};
 
 /// Prints the answer of `/admin/ttl`, for people or as it is.
 pub(super) fn print(status: &Value, as_json: bool) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
     if as_json {
-        println!("{}", serde_json::to_string_pretty(status)?);
+        writeln!(out, "{}", serde_json::to_string_pretty(status)?)?;
         return Ok(());
     }
-    println!("sweeping {}", text(&status["sweeping"]));
-    println!(
+    writeln!(out, "sweeping {}", text(&status["sweeping"]))?;
+    writeln!(
+        out,
         "\n{:<40} {:>10} {:>9} {:>9} {:>10} {:>8} {:>9} {:>8}  notes",
         "partition",
         "defaultTtl",
@@ -21,10 +25,11 @@ pub(super) fn print(status: &Value, as_json: bool) -> anyhow::Result<()> {
         "swept/s",
         "due in s",
         "clock ms"
-    );
+    )?;
     for row in list(&status["partitions"]) {
         let plus = if row["backlogIsMore"] == true { "+" } else { "" };
-        println!(
+        writeln!(
+            out,
             "{:<40} {:>10} {:>9} {:>9} {:>10} {:>8} {:>9} {:>8}  {}",
             name(row),
             text(&row["defaultTtl"]),
@@ -35,7 +40,7 @@ pub(super) fn print(status: &Value, as_json: bool) -> anyhow::Result<()> {
             text(&row["nextDueS"]),
             text(&row["clockWidthMs"]),
             notes(row),
-        );
+        )?;
     }
     Ok(())
 }

@@ -25,7 +25,10 @@ pub(super) fn hold(mut session: Session, runtime: &Runtime) -> anyhow::Result<Ex
         // The first time there is none.
         let _ = lines.load_history(file);
     }
-    eprintln!("Connected to {}. Statements end with ';'; .help tells more.", session.client.base());
+    eprintln!(
+        "Queries go to {}. Statements end with ';'; .help tells more.",
+        session.client.base()
+    );
     talk(&mut session, runtime, &mut lines)?;
     if let Some(file) = &history
         && let Err(error) = lines.save_history(file)

@@ -9,13 +9,13 @@ mod session;
 mod statements;
 mod table;
 
-use std::io::{self, ErrorKind, IsTerminal as _, Read as _};
+use std::io::{self, IsTerminal as _, Read as _};
 use std::process::ExitCode;
 
 use clap::Args;
 
 use super::client::Client;
-use super::{Connection, one_line};
+use super::{Connection, is_broken_pipe, one_line};
 use command::{Limit, Mode};
 use session::{Flow, Place, Session};
 use statements::Statements;
@@ -103,10 +103,6 @@ async fn run_all(mut session: Session, text: &str) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }
 
 /// What a node complains of may have several lines; an error and its causes stand in one.
