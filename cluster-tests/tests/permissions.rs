@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ephemeris_cluster_tests::client::{AccountKey, Answer, Call, Client, Container};
-use ephemeris_cluster_tests::cluster::Cluster;
+use ephemeris_cluster_tests::cluster::{Cluster, Passage};
 use ephemeris_cluster_tests::wait;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -464,6 +464,35 @@ async fn a_node_that_was_away_honours_no_token_before_it_knows_what_was_taken_aw
     world.cluster.spawn(2);
     world.cluster.await_ready(3).await;
     with_token(&back, &token, account()).await.expect(403);
+}
+
+#[tokio::test]
+async fn a_node_that_is_cut_off_does_not_go_on_honouring_tokens() {
+    let mut cluster = Cluster::breakable_with(3, &["--request-timeout-ms", "1000"]);
+    cluster.start_all().await;
+    let mut world = World::new(cluster).await;
+    let definition =
+        json!({ "id": "p", "permissionMode": "All", "resource": "dbs/shop/colls/carts" });
+    let token = world.token(definition).await;
+    let (alone, account) = (world.cluster.client(3), || Call::get("/"));
+    with_token(&alone, &token, account()).await.expect(200);
+    for link in [(1, 3), (2, 3), (3, 1), (3, 2)] {
+        world.cluster.set_link(link, Passage::Held);
+    }
+    let taking = async || {
+        let call = Call::delete("/dbs/shop/users/ada/permissions/p");
+        let answer = world.client.send(&call).await.ok()?;
+        matches!(answer.status, 204 | 404).then_some(())
+    };
+    wait::until("the permission to be deleted", RECOVERY_DEADLINE, taking).await;
+    let status = async |wanted: u16| {
+        let answer = with_token(&alone, &token, account()).await;
+        (answer.status == wanted).then_some(())
+    };
+    wait::until("node 3 to trust its copy no more", RECOVERY_DEADLINE, || status(429)).await;
+    alone.ask(account()).await.expect(200);
+    world.cluster.heal_links();
+    wait::until("node 3 to hear of it", RECOVERY_DEADLINE, || status(403)).await;
 }
 
 #[tokio::test]

@@ -435,3 +435,39 @@ fn joined(bytes: Bytes, chunk: Bytes) -> Bytes {
     bytes.extend_from_slice(&chunk);
     bytes.freeze()
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderMap;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn bodies_beyond_what_there_is_room_for_are_read_and_refused() {
+        let headers = RequestHeaders::new(HeaderMap::new(), &"/".parse().unwrap());
+        let all = AtomicUsize::new(BYTES_UNDER_WAY_MAX - 100);
+        let mut counting = Counting::new(&all);
+        let read = read_body(&headers, Body::from(vec![b' '; 100]), &mut counting).await;
+        assert_eq!(read.unwrap().len(), 100);
+        assert_eq!(
+            all.load(Ordering::Relaxed),
+            BYTES_UNDER_WAY_MAX,
+            "as long as the request lasts"
+        );
+        let mut other = Counting::new(&all);
+        let refused = read_body(&headers, Body::from("{}"), &mut other).await;
+        assert!(matches!(refused, Err(ApiError::NotExecuted(_))), "{refused:?}");
+        drop((counting, other));
+        assert_eq!(all.load(Ordering::Relaxed), BYTES_UNDER_WAY_MAX - 100);
+    }
+
+    #[test]
+    fn so_many_requests_are_under_way_and_no_more() {
+        let all = AtomicUsize::new(REQUESTS_MAX - 1);
+        let (mut last, mut next) = (Counting::new(&all), Counting::new(&all));
+        last.begin().unwrap();
+        assert!(next.begin().is_err());
+        drop((last, next));
+        Counting::new(&all).begin().unwrap();
+    }
+}

@@ -395,19 +395,11 @@ impl PartitionService {
         check_ready(&self.group.machine().state())?;
         self.settle_reads(&writes).await?;
         let outcome = self.propose(Command::Write(writes)).await?;
-        match outcome.effect {
-            CommandEffect::Write(result) => {
-                count_inert_ttls(result.as_deref().unwrap_or_default());
-                Ok(PartitionResponse::Written { lsn: outcome.lsn, result })
-            }
-            CommandEffect::PolicySet(_)
-            | CommandEffect::ClockAdvanced
-            | CommandEffect::IndexPolicySet(_)
-            | CommandEffect::IndexBuilt { .. }
-            | CommandEffect::UniqueKeysSet
-            | CommandEffect::Cleared(_)
-            | CommandEffect::Swept { .. } => unreachable!("a write answers with what it wrote"),
-        }
+        let CommandEffect::Write(result) = outcome.effect else {
+            unreachable!("a write answers with what it wrote")
+        };
+        count_inert_ttls(result.as_deref().unwrap_or_default());
+        Ok(PartitionResponse::Written { lsn: outcome.lsn, result })
     }
 
     /// Ends the doubt about what a transaction looks at, as other readers do: it is judged by the partition
@@ -532,18 +524,12 @@ impl PartitionService {
     ) -> Result<PartitionResponse, PartitionError> {
         check_ready(&self.group.machine().state())?;
         let outcome = self.propose(Command::Clear(logical_partition)).await?;
-        match outcome.effect {
-            CommandEffect::Cleared(Ok(())) => Ok(PartitionResponse::Cleared(outcome.lsn)),
-            CommandEffect::Cleared(Err(TooManyCleared)) => {
-                Err(PartitionError::Throttled { retry_after: CLEARED_PAUSE })
-            }
-            CommandEffect::Write(_)
-            | CommandEffect::PolicySet(_)
-            | CommandEffect::ClockAdvanced
-            | CommandEffect::IndexPolicySet(_)
-            | CommandEffect::IndexBuilt { .. }
-            | CommandEffect::UniqueKeysSet
-            | CommandEffect::Swept { .. } => unreachable!("a clear answers whether it was done"),
+        let CommandEffect::Cleared(result) = outcome.effect else {
+            unreachable!("a clear answers whether it was done")
+        };
+        match result {
+            Ok(()) => Ok(PartitionResponse::Cleared(outcome.lsn)),
+            Err(TooManyCleared) => Err(PartitionError::Throttled { retry_after: CLEARED_PAUSE }),
         }
     }
 
@@ -576,16 +562,10 @@ impl PartitionService {
     ) -> Result<PolicyEpoch, PartitionError> {
         let command = Command::SetTtlPolicy { epoch, policy, retention };
         let outcome = self.propose(command).await?;
-        match outcome.effect {
-            CommandEffect::PolicySet(in_force) => Ok(in_force),
-            CommandEffect::Write(_)
-            | CommandEffect::ClockAdvanced
-            | CommandEffect::IndexPolicySet(_)
-            | CommandEffect::IndexBuilt { .. }
-            | CommandEffect::UniqueKeysSet
-            | CommandEffect::Cleared(_)
-            | CommandEffect::Swept { .. } => unreachable!("a policy change answers with its epoch"),
-        }
+        let CommandEffect::PolicySet(in_force) = outcome.effect else {
+            unreachable!("a policy change answers with its epoch")
+        };
+        Ok(in_force)
     }
 }
 
