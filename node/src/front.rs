@@ -55,7 +55,7 @@ impl Front {
         let waiting = tokio::time::timeout(self.patience, self.started.wait());
         match waiting.await {
             Ok(Started { gateway, .. }) => gateway::handle(gateway.clone(), request).await,
-            Err(_) => Ok(gateway::not_started(&request)),
+            Err(_) => Ok(gateway::not_started(request).await),
         }
     }
 }

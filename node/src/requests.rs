@@ -118,10 +118,19 @@ pub(crate) struct NodeDescription {
     pub(crate) version: String,
     /// Its clock; none of a node alone.
     pub(crate) clock: Option<ClockStatus>,
-    /// True if it is about to stop, or its disk has hung: what it leads goes elsewhere.
+    /// True if it is about to stop.
     pub(crate) draining: bool,
+    /// True if its disk hangs, or did a moment ago.
+    pub(crate) hung: bool,
     /// Its replicas.
     pub(crate) replicas: Vec<ReplicaDescription>,
+}
+
+impl NodeDescription {
+    /// True if it may lead, and may get new replicas.
+    pub(crate) fn is_able(&self) -> bool {
+        !self.draining && !self.hung
+    }
 }
 
 /// What a replica says of itself.
@@ -316,7 +325,7 @@ impl Node {
         }
     }
 
-    /// Changes the catalog, wherever its leader is, and waits until this node's copy shows it.
+    /// Changes the catalog, wherever its leader is, and waits until this node's copy shows it, or the deadline.
     pub(crate) async fn change_catalog(
         &self,
         command: CatalogCommand,
@@ -326,11 +335,9 @@ impl Node {
         let repeat = Repeat::IfNotExecuted;
         match self.at_leader(group, &request, repeat, deadline).await? {
             NodeResponse::Catalog(Ok(outcome)) => {
-                if self.wait_for_catalog(outcome.lsn, deadline).await {
-                    return Ok(outcome);
-                }
-                // Who answers for it would show what was there before.
-                Err(RequestError::Unknown("it is made, and this node has not heard of it".into()))
+                // A node that was forgotten hears of nothing any more.
+                self.wait_for_catalog(outcome.lsn, deadline).await;
+                Ok(outcome)
             }
             other => Err(unexpected(&other, repeat)),
         }

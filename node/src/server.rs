@@ -97,7 +97,8 @@ pub(crate) async fn run(
     server.tasks.spawn("reload", reload::keep_up(server.gateway.clone(), tls, hangup));
     stop.wait().await;
     server.tasks.spawn("second signal", async move {
-        stop.wait().await;
+        // A terminal that is gone may say so more than once.
+        stop.wait_for_order().await;
         warn!("a second signal: the process ends at once");
         supervisor::exit();
     });
@@ -226,6 +227,14 @@ impl StopSignals {
                     }
                 }
             }
+        }
+    }
+
+    /// Waits for SIGTERM or SIGINT alone.
+    async fn wait_for_order(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
         }
     }
 }

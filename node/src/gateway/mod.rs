@@ -210,8 +210,9 @@ pub(crate) async fn handle(
 }
 
 /// The answer to a request that has waited in vain for the node to start: it may be sent again.
-pub(crate) fn not_started(request: &Request<Body>) -> Response<Body> {
+pub(crate) async fn not_started(request: Request<Body>) -> Response<Body> {
     let activity_id = activity_id(request.headers());
+    drain(request.into_body(), UNVERIFIED_BYTES_DRAINED_MAX, UNVERIFIED_DEADLINE).await;
     let failure = Failure::from(ApiError::NotExecuted(admin::NOT_STARTED.to_string()));
     let reply = failure.into_reply(&activity_id);
     reply.into_response(&activity_id, Duration::ZERO, &Untaken::default())
@@ -356,6 +357,11 @@ impl Gateway {
     ) -> Result<Result<Created, CatalogRefusal>, RequestError> {
         let outcome = self.node.change_catalog(command, call.deadline).await?;
         if outcome.result.is_ok() {
+            if !self.node.wait_for_catalog(outcome.lsn, call.deadline).await {
+                // The answer would show what was there before.
+                let reason = "it was made, and this node does not show it yet";
+                return Err(RequestError::Unknown(reason.to_string()));
+            }
             self.node.spread_catalog(outcome.lsn).await;
         }
         Ok(outcome.result)

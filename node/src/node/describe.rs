@@ -12,7 +12,8 @@ use crate::partition::Gauges;
 use crate::requests::{NodeDescription, ReplicaDescription, Stored};
 use crate::transport::PROTOCOL;
 
-/// For so long after its log hung a node leads nothing more than it must: one that has hung will again.
+/// For so long after its log hung a node leads nothing more than it must: what it led went elsewhere, and one that
+/// has hung will again.
 const HUNG_FOR: Duration = Duration::from_secs(30);
 
 impl Node {
@@ -106,9 +107,8 @@ impl Node {
             url: self.inner.url.clone(),
             version: env!("CARGO_PKG_VERSION").to_string(),
             clock: self.inner.quorum.as_ref().and_then(|clock| clock.status()),
-            // What such a node leads goes elsewhere, and would come back.
-            draining: self.inner.draining.load(Ordering::SeqCst)
-                || self.inner.storage.wal.has_hung(HUNG_FOR),
+            draining: self.inner.draining.load(Ordering::SeqCst),
+            hung: self.inner.storage.wal.has_hung(HUNG_FOR),
             replicas,
         }
     }

@@ -1,6 +1,6 @@
 //! Stopping: leadership is handed away, then everything ends in order.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -10,27 +10,32 @@ use tracing::warn;
 
 use super::Node;
 use crate::clock;
-use crate::placement::{self, describe_nodes};
+use crate::placement::describe_nodes;
 use crate::supervisor;
 
 /// How long handing leadership away may take, all groups together.
 const HAND_OVER_DEADLINE: Duration = Duration::from_secs(5);
 /// How often it is looked whether some is left.
 const HAND_OVER_EVERY: Duration = Duration::from_millis(20);
-/// How long nodes count as able to take over: then they are asked again, for they may stop, too.
-const ABLE_FOR: Duration = Duration::from_millis(200);
+/// How long it is believed who could take over: then all are asked again, for they may stop, too.
+const HEIRS_FOR: Duration = Duration::from_millis(200);
+/// How long somebody is looked for who could.
+const HEIRS_PATIENCE: Duration = Duration::from_secs(1);
 
 impl Node {
     /// Stops being ready, and hands all leadership away; requests are still answered.
     pub(crate) async fn hand_over(&self) {
         self.inner.draining.store(true, Ordering::SeqCst);
         let handed_over = async {
+            let started = clock::monotonic();
             loop {
-                let able = self.able().await;
+                let heirs = self.heirs().await;
                 let asked = clock::monotonic();
-                while asked.elapsed() < ABLE_FOR {
-                    if !self.hand_over_once(&able).await {
-                        return;
+                while asked.elapsed() < HEIRS_FOR {
+                    match self.hand_over_once(&heirs).await {
+                        HandOver::Done => return,
+                        HandOver::NobodyElse if started.elapsed() >= HEIRS_PATIENCE => return,
+                        HandOver::NobodyElse | HandOver::Asked => {}
                     }
                     tokio::time::sleep(HAND_OVER_EVERY).await;
                 }
@@ -44,12 +49,13 @@ impl Node {
     /// Asks others to take over once, and stays ready: what is then led from here comes back to it as after
     /// an election.
     pub(crate) async fn step_aside(&self) {
-        self.hand_over_once(&self.able().await).await;
+        self.hand_over_once(&self.heirs().await).await;
     }
 
-    /// The nodes that answer, and do not stop themselves.
-    async fn able(&self) -> BTreeSet<NodeId> {
-        placement::able(&describe_nodes(self).await)
+    /// The nodes that answer, and do not stop themselves; true for those whose disks are well.
+    async fn heirs(&self) -> BTreeMap<NodeId, bool> {
+        let nodes = describe_nodes(self).await.into_values().filter(|node| !node.draining);
+        nodes.map(|node| (node.node, !node.hung)).collect()
     }
 
     /// Stops all replicas, and leaves storage as a clean start wants it.
@@ -76,32 +82,50 @@ impl Node {
         }
     }
 
-    /// Asks a follower of every group led from here to take over; false if none is led any more that another could
-    /// lead.
-    async fn hand_over_once(&self, able: &BTreeSet<NodeId>) -> bool {
-        let mut leads = false;
+    /// Asks a follower of every group led from here to take over.
+    async fn hand_over_once(&self, heirs: &BTreeMap<NodeId, bool>) -> HandOver {
+        let mut handed_over = HandOver::Done;
         let catalog = self.inner.catalog.status();
-        if let Some(to) = successor(&catalog, able) {
-            leads = true;
-            self.inner.catalog.transfer_leadership(to).await;
+        match successor(&catalog, heirs) {
+            Ok(to) => {
+                handed_over = HandOver::Asked;
+                self.inner.catalog.transfer_leadership(to).await;
+            }
+            Err(kept) => handed_over = handed_over.max(kept),
         }
         for local in self.local_partitions() {
-            if let Some(to) = successor(&local.group().status(), able) {
-                leads = true;
-                local.group().transfer_leadership(to).await;
+            match successor(&local.group().status(), heirs) {
+                Ok(to) => {
+                    handed_over = HandOver::Asked;
+                    local.group().transfer_leadership(to).await;
+                }
+                Err(kept) => handed_over = handed_over.max(kept),
             }
         }
-        leads
+        handed_over
     }
 }
 
-/// The voter on an able node that is furthest along, if this replica leads others: a group without new entries does
-/// not show by what is replicated who has gone.
-fn successor(status: &GroupStatus, able: &BTreeSet<NodeId>) -> Option<ReplicaId> {
-    if !status.leadership.is_me {
-        return None;
+/// How far handing over has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum HandOver {
+    /// Nothing is led here that others could lead.
+    Done,
+    /// Nobody is there to take over what is left.
+    NobodyElse,
+    /// Somebody was asked.
+    Asked,
+}
+
+/// The voter that takes over what this replica leads: on a node whose disk is well, if any is, and furthest along. A
+/// group without new entries does not show by what is replicated who has gone.
+fn successor(status: &GroupStatus, heirs: &BTreeMap<NodeId, bool>) -> Result<ReplicaId, HandOver> {
+    let others = || status.voters.iter().copied().filter(|replica| *replica != status.replica);
+    if !status.leadership.is_me || others().next().is_none() {
+        return Err(HandOver::Done);
     }
-    let could = |replica: &ReplicaId| *replica != status.replica && able.contains(&replica.node);
+    let could = |replica: &ReplicaId| heirs.contains_key(&replica.node);
     let matching = |replica: &ReplicaId| status.matching.get(replica).copied().flatten();
-    status.voters.iter().copied().filter(could).max_by_key(matching)
+    let rank = |replica: &ReplicaId| (heirs.get(&replica.node).copied(), matching(replica));
+    others().filter(could).max_by_key(rank).ok_or(HandOver::NobodyElse)
 }

@@ -273,6 +273,10 @@ impl Sweeper {
         pace.learn(&swept);
         let disturbs = self.service.requests_seen() != asked_before;
         pace.is_free = swept.more && !disturbs;
+        if dead == Dead::Expired && swept.removed == 0 && swept.trimmed == 0 && !swept.more {
+            // Something fell due that apply did not take for dead: nobody vouched for the time yet.
+            return tokio::time::sleep(RETRY_PAUSE).await;
+        }
         let factor = rest_factor(self.service.meter().oldest_due(), self.second());
         tokio::time::sleep(pause_after(&swept, grant, disturbs.then_some(factor))).await;
     }
@@ -285,6 +289,11 @@ impl Sweeper {
             Dead::Expired => (vec![sweep; entries as usize], "ttl_swept_items_total"),
             Dead::Cleared => (self.sweep_cleared(limit).await, "cleared_items_removed_total"),
         };
+        if commands.is_empty() {
+            // What was deleted is not what this replica shows yet.
+            tokio::time::sleep(RETRY_PAUSE).await;
+            return None;
+        }
         let proposed = commands.into_iter().map(|command| self.propose(command));
         let effects: Option<Vec<_>> = join_all(proposed).await.into_iter().collect();
         let took = started.elapsed();
@@ -401,10 +410,6 @@ fn rest_factor(oldest: Option<Seconds>, now: Seconds) -> u32 {
 
 /// How long to rest after a batch: in times what applying it took, if a request came meanwhile.
 fn pause_after(swept: &Swept, grant: Grant, factor: Option<u32>) -> Duration {
-    if swept.removed == 0 && swept.trimmed == 0 && !swept.more {
-        // Something fell due that apply did not take for dead: nobody vouched for the time yet.
-        return RETRY_PAUSE;
-    }
     match grant {
         Grant::LeftOver(_) if swept.removed > 0 => COLLECT_EVERY,
         // Living items were passed, or records dropped: that costs time, and no units.

@@ -203,7 +203,7 @@ fn transfer_from(
         || nodes.values().flat_map(|node| &node.replicas).filter(|replica| replica.group == group);
     let leader = replicas().find(|replica| replica.leader == Some(replica.replica))?;
     let candidate = replicas().find(|replica| replica.replica == preferred)?;
-    let stays = nodes.get(&preferred.node).is_some_and(|node| !node.draining);
+    let stays = nodes.get(&preferred.node).is_some_and(NodeDescription::is_able);
     let agrees = candidate.leader == Some(leader.replica) && candidate.stopped.is_none();
     let lag = leader.last.unwrap_or(0).saturating_sub(candidate.applied.unwrap_or(0));
     let votes = leader.voters.contains(&preferred);
@@ -246,6 +246,7 @@ mod tests {
                 version: String::new(),
                 clock: None,
                 draining: false,
+                hung: false,
                 replicas: vec![describe(number)],
             };
             (NodeId(number), description)
@@ -258,6 +259,9 @@ mod tests {
         let mut nodes = led_by_the_first();
         assert_eq!(transfer_from(&nodes, GroupId(1), replica(2)), Some(NodeId(1)));
         assert_eq!(transfer_from(&nodes, GroupId(1), replica(1)), None, "it leads already");
+        nodes.get_mut(&NodeId(2)).unwrap().hung = true;
+        assert_eq!(transfer_from(&nodes, GroupId(1), replica(2)), None);
+        nodes.get_mut(&NodeId(2)).unwrap().hung = false;
         nodes.get_mut(&NodeId(2)).unwrap().draining = true;
         assert_eq!(transfer_from(&nodes, GroupId(1), replica(2)), None);
     }

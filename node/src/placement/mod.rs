@@ -8,4 +8,4 @@ mod plan;
 
 pub(crate) use balancer::{Balancer, able_nodes, describe_nodes};
 pub(crate) use directory::{Directory, DirectoryView, Links};
-pub(crate) use plan::{REPLICATION_FACTOR, able, groups_that_need, plan_container};
+pub(crate) use plan::{REPLICATION_FACTOR, groups_that_need, plan_container};

@@ -25,9 +25,9 @@ fn loads(state: &CatalogState) -> BTreeMap<NodeId, (usize, usize)> {
     loads
 }
 
-/// The nodes that take new replicas: those that answered and are not about to stop.
+/// The nodes that take new replicas: those that answered, are not about to stop, and whose disks are well.
 pub(crate) fn able(nodes: &BTreeMap<NodeId, NodeDescription>) -> BTreeSet<NodeId> {
-    nodes.values().filter(|node| !node.draining).map(|node| node.node).collect()
+    nodes.values().filter(|node| node.is_able()).map(|node| node.node).collect()
 }
 
 /// Plans the partitions of a new container: replicas on the able nodes that have the fewest, the first
@@ -194,8 +194,8 @@ mod tests {
         let mut nodes = BTreeMap::new();
         for (node, replica) in answers {
             let (url, version) = (String::new(), String::new());
-            let (clock, draining, replicas) = (None, false, Vec::new());
-            let empty = NodeDescription { node, url, version, clock, draining, replicas };
+            let (clock, draining, hung, replicas) = (None, false, false, Vec::new());
+            let empty = NodeDescription { node, url, version, clock, draining, hung, replicas };
             nodes.entry(node).or_insert(empty).replicas.push(replica);
         }
         nodes

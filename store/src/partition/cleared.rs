@@ -27,8 +27,9 @@ pub const CLEARED_MAX: usize = 256;
 const BODY_BYTES_MAX: usize = 4 << 20;
 /// What removing an item is worth beside its key and its body, in bytes.
 const ITEM_BYTES: usize = 256;
-/// Rows that are looked at for one entry, before it goes without any: then it tells how far that came.
+/// Rows that are looked at for one entry, and their bytes, before it goes without any: then it tells how far that came.
 const ROWS_LOOKED_AT_MAX: u32 = 20_000;
+const BYTES_LOOKED_AT_MAX: usize = 32 << 20;
 
 /// Deleted logical partitions that may still have rows, in the order of their keys, then of their
 /// deletion. Changed only by applying log entries.
@@ -118,7 +119,7 @@ impl PartitionView {
         let cleared = &self.contents.cleared;
         let Some((one, rows)) = cleared.unswept(self.keys).next() else { return Ok(None) };
         let mut found = ClearedRows { at: one.at, ..ClearedRows::default() };
-        let (mut bytes, mut passed) = (0, Vec::new());
+        let (mut bytes, mut looked_at, mut passed) = (0, 0, Vec::new());
         let mut items = self.item_cursor(&rows, Direction::Forward);
         for _ in 0..ROWS_LOOKED_AT_MAX {
             let Some(ItemRef { key, stamp, body, is_garbage }) = items.next_item()? else {
@@ -127,12 +128,14 @@ impl PartitionView {
             };
             passed.clear();
             passed.extend_from_slice(key);
+            looked_at += body.len();
             if !is_garbage && cleared.clearing(key, stamp.lsn) == Some(one) {
                 found.items.push(item_key(key)?);
                 bytes += ITEM_BYTES + key.len() + body.len();
-                if found.items.len() == limit.get() as usize || bytes >= BODY_BYTES_MAX {
-                    break;
-                }
+            }
+            let is_full = found.items.len() == limit.get() as usize || bytes >= BODY_BYTES_MAX;
+            if is_full || looked_at >= BYTES_LOOKED_AT_MAX {
+                break;
             }
         }
         found.through = Some(item_key(&passed)?);

@@ -277,7 +277,7 @@ impl QueryRun<'_> {
                     };
                     let page = self.take(partition, first_page, answered)?;
                     is_full |= walk.take(partition.slots, page);
-                    if is_full && !walk.adds_up() {
+                    if is_full && !walk.adds_up() && walk.may_end() {
                         break 'pages;
                     }
                     if !walk.awaits(partition.slots) {
@@ -287,7 +287,7 @@ impl QueryRun<'_> {
                     response = self.ask(partition, resume, walk.limits(ROWS_SKIPPED_MAX)).await;
                 }
             }
-            if is_full || (clock::monotonic() >= time_is_up && walk.may_end()) {
+            if (is_full || clock::monotonic() >= time_is_up) && walk.may_end() {
                 break;
             }
         }
