@@ -6,12 +6,24 @@
 
 use crate::engine::{Batch, Table};
 
-/// Changes of entries, in the order in which they were made.
-#[derive(Debug, Default)]
+/// Bytes from which on changes are condensed: an array of a million equal values has one entry, and a million changes
+/// of it.
+const CONDENSED_BYTES: usize = 8 << 20;
+
+/// Changes of entries, those of each in the order in which they were made.
+#[derive(Debug)]
 pub(crate) struct EntryChanges {
     /// All keys and values, one behind the other.
     bytes: Vec<u8>,
     changes: Vec<Change>,
+    /// How large they may become before they are condensed.
+    limit: usize,
+}
+
+impl Default for EntryChanges {
+    fn default() -> Self {
+        Self { bytes: Vec::new(), changes: Vec::new(), limit: CONDENSED_BYTES }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +57,35 @@ impl EntryChanges {
         let middle = self.bytes.len();
         self.bytes.extend_from_slice(value);
         self.changes.push(Change { kind, start, middle, end: self.bytes.len() });
+        if self.size() >= self.limit {
+            self.condense();
+            self.limit = self.limit.max(2 * self.size());
+        }
+    }
+
+    fn size(&self) -> usize {
+        self.bytes.len() + self.changes.len() * size_of::<Change>()
+    }
+
+    /// Keeps what `finish` looks at: of each entry the first change and the last.
+    fn condense(&mut self) {
+        self.sort();
+        let (bytes, changes) = (std::mem::take(&mut self.bytes), std::mem::take(&mut self.changes));
+        for changes in changes.chunk_by(|a, b| a.key(&bytes) == b.key(&bytes)) {
+            let (first, rest) = changes.split_first().expect("a chunk is not empty");
+            for kept in [Some(first), rest.last()].into_iter().flatten() {
+                let start = self.bytes.len();
+                self.bytes.extend_from_slice(&bytes[kept.start..kept.end]);
+                let middle = start + (kept.middle - kept.start);
+                self.changes.push(Change { kind: kept.kind, start, middle, end: self.bytes.len() });
+            }
+        }
+    }
+
+    /// In the order of keys; changes of one entry keep theirs.
+    fn sort(&mut self) {
+        let bytes = &self.bytes;
+        self.changes.sort_by(|a, b| a.key(bytes).cmp(b.key(bytes)));
     }
 
     /// Takes back everything.
@@ -55,9 +96,8 @@ impl EntryChanges {
 
     /// Writes what they come to, in the order of keys.
     pub(crate) fn finish(&mut self, batch: &mut Batch) {
+        self.sort();
         let bytes = &self.bytes;
-        // Changes of one entry keep their order.
-        self.changes.sort_by(|a, b| a.key(bytes).cmp(b.key(bytes)));
         for changes in self.changes.chunk_by(|a, b| a.key(bytes) == b.key(bytes)) {
             let [first, .., last] = changes else {
                 changes[0].write(bytes, batch);
@@ -111,8 +151,40 @@ impl Change {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::engine::Change as Written;
+
+    proptest! {
+        #[test]
+        fn to_condense_changes_what_is_held_and_not_what_is_written(
+            made in prop::collection::vec((0_u8..6, any::<bool>(), 0_u8..3), 0..200),
+            limit in 1_usize..500,
+        ) {
+            let write = |limit: usize| {
+                let mut changes = EntryChanges { limit, ..EntryChanges::default() };
+                for (key, puts, value) in &made {
+                    let kind = if *puts { ChangeKind::Put } else { ChangeKind::Delete };
+                    changes.add(kind, &[*value], |bytes| bytes.extend_from_slice(&[*key; 9]));
+                }
+                let mut batch = Batch::default();
+                changes.finish(&mut batch);
+                format!("{:?}", batch.changes().collect::<Vec<_>>())
+            };
+            prop_assert_eq!(write(limit), write(usize::MAX));
+        }
+    }
+
+    #[test]
+    fn many_changes_of_one_entry_take_no_room() {
+        let mut changes = EntryChanges::default();
+        for _ in 0..1_000_000 {
+            changes.add(ChangeKind::Put, b"place", |bytes| bytes.extend_from_slice(&[7; 270]));
+        }
+        assert!(changes.bytes.capacity() <= 2 * CONDENSED_BYTES, "{}", changes.bytes.capacity());
+        assert_eq!(changes.into_keys().len(), 1);
+    }
 
     #[test]
     fn entries_change_in_key_order_and_only_if_they_end_otherwise_than_they_began() {
