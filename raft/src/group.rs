@@ -67,6 +67,8 @@ impl Default for GroupOptions {
     }
 }
 
+/// Commands that may wait to be applied: a few bytes each, since entries are read from the log.
+const COMMANDS_MAX: u64 = 64 << 10;
 /// A replica whose log lacks more of the leader's entries does not come to vote: as many as a fast leader may
 /// have under way, and few enough to be there within a moment.
 const LAG_ENTRIES_MAX: u64 = 1000;
@@ -87,6 +89,9 @@ impl GroupOptions {
             // A restarted leader asks for votes like everybody else.
             enable_leader_restore: Some(false),
             max_payload_entries: 1024,
+            // While the engine stands still the log goes on, and who has waited for it is answered later: with as
+            // many commands waiting openraft would answer nobody any more.
+            state_machine_channel_size: Some(COMMANDS_MAX),
             // Snapshots are marks, set by `mark_durable` and by nothing else.
             snapshot_policy: SnapshotPolicy::Never,
             max_in_snapshot_log_to_keep: self.log_entries_kept,

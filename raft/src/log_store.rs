@@ -44,8 +44,9 @@ impl LogStore {
     ///
     /// openraft applies what is committed once it is in memory, and the engine may flush it by itself
     /// before the log has synced it. If the power goes then, the log falls back behind the machine.
-    /// openraft expects one that is too short, and takes one that went another way for corrupt. What
-    /// the machine applied is committed, so all that stands in its place, and behind, is void.
+    /// openraft expects one that is too short, and takes one that went another way for corrupt, or, if it is shorter
+    /// and of a later term, for one that has what the machine applied. That is committed, so all that stands in its
+    /// place, and behind, is void.
     pub(crate) fn follow(&self, applied: Option<LogId>) -> io::Result<()> {
         let Some(applied) = applied else { return Ok(()) };
         let found = self.wal.read(self.group, applied.index, applied.index + 1, usize::MAX)?;
@@ -57,8 +58,18 @@ impl LogStore {
                 self.wal.truncate(self.group, before)?;
                 self.wal.purge(self.group, applied)
             }
+            None if self.is_another_way(applied) => {
+                warn!(group = %self.group, %applied, "the log fell behind, and went another way");
+                self.wal.purge(self.group, applied)
+            }
             Some(_) | None => Ok(()),
         }
+    }
+
+    /// True if the log ends before an entry, and not as those before that entry do.
+    fn is_another_way(&self, applied: LogId) -> bool {
+        let last = self.wal.bounds(self.group).last;
+        last.is_some_and(|last| last.index < applied.index && last.term > applied.term)
     }
 
     fn read(&self, start: u64, end: u64, bytes_max: usize) -> io::Result<Vec<RaftEntry>> {

@@ -385,8 +385,11 @@ impl<M: Machine> RaftNetworkV2<TypeConfig> for Peer<M> {
             Some(offer) => offer,
             None => self.new_offer().await,
         };
-        let offered = offer.progress.applied;
-        assert!(offered >= marked, "a snapshot holds at least what its mark says");
+        if offer.progress.applied < marked {
+            // The machine is being replaced by what another leader has.
+            let reason = "there is no snapshot of what its mark says";
+            return Err(StreamingError::Network(NetworkError::from_string(reason)));
+        }
         let result = tokio::select! {
             biased;
             closed = cancel => Err(StreamingError::Closed(closed)),

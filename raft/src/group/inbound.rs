@@ -77,6 +77,10 @@ impl<M: Machine> Group<M> {
             {
                 Ok(self.refuse_vote())
             }
+            // openraft would follow whom it names, or lead.
+            Request::Vote { vote, .. } | Request::PreVote { vote, .. } if vote.committed => {
+                Err("this is no candidate's vote".to_string())
+            }
             Request::Vote { vote, last, transfer } => {
                 let mut request = vote_request(vote, last);
                 request.leadership_transfer = transfer;
@@ -108,7 +112,8 @@ impl<M: Machine> Group<M> {
                 Ok(Response::SnapshotReceived(received))
             }
             Request::SnapshotInstall { vote, progress } => {
-                if !vote.committed {
+                let applied = progress.applied.map_or(0, |applied| applied.term);
+                if !vote.committed || applied > vote.term {
                     return Err("this is no snapshot of a leader".to_string());
                 }
                 let vote = self.install_snapshot(vote, &progress).await?;
@@ -134,6 +139,10 @@ impl<M: Machine> Group<M> {
             // Entries are applied before the log has synced them, and the leader will never send
             // these again: they must be durable one way or the other.
             self.shared.storage.flush().await.map_err(text)?;
+            // It may have come once more while it was installed.
+            if let Some(name) = self.shared.snapshots.staged(progress.applied) {
+                self.shared.snapshots.release(&name);
+            }
             // To openraft an answer is a sign that the leader still leads, unless it names a newer one.
             let newer = self.vote().filter(|own| own.term > vote.term);
             return Ok(newer.unwrap_or(vote));

@@ -77,14 +77,15 @@ fn members() -> Bytes {
 }
 
 /// Writes the first entries of a log, all of term 1, and a vote of term 2; waits until all is durable.
-async fn write_log(wal: &Wal, length: u64) {
+async fn write_log(wal: &Wal, length: u64, term: u64) {
     let payload = |index| match index {
         0 => Payload::Membership(members()),
         _ => Payload::Blank,
     };
-    let entry = |index| LogEntry { id: LogId { term: 1, index }, payload: payload(index) };
+    let id = |index| LogId { term: if index == 0 { 1 } else { term }, index };
+    let entry = |index| LogEntry { id: id(index), payload: payload(index) };
     wal.append(GROUP, (0..length).map(entry).collect(), Box::new(|_| {})).unwrap();
-    let vote = Vote { term: 2, replica: me().as_u64(), committed: true };
+    let vote = Vote { term: term + 1, replica: me().as_u64(), committed: true };
     let (sender, receiver) = tokio::sync::oneshot::channel();
     wal.save_vote(GROUP, vote, Box::new(|result| sender.send(result).unwrap())).unwrap();
     receiver.await.unwrap().unwrap();
@@ -106,7 +107,7 @@ fn a_log_that_went_another_way_than_the_machine_follows_it() {
     for length in 1..6 {
         simulate(1, async {
             let mut disks = Disks::default();
-            write_log(&disks.open_log(SyncTime::from(Duration::ZERO)), length).await;
+            write_log(&disks.open_log(SyncTime::from(Duration::ZERO)), length, 1).await;
             disks.log.lose_power();
             let machine = disks.catalog();
             let entry = |term, index| LogId { term, index };
@@ -121,6 +122,32 @@ fn a_log_that_went_another_way_than_the_machine_follows_it() {
             assert_eq!(wal.bounds(GROUP).purged, Some(entry(2, 2)), "{length} entries");
             let log = wal.read(GROUP, 0, u64::MAX, usize::MAX).unwrap();
             assert!(log.iter().all(|entry| entry.id.term > 2), "{length} entries: {log:?}");
+        });
+    }
+}
+
+/// The same, where the log is shorter, and ends with what a leader of a later term had never committed.
+#[test]
+fn a_shorter_log_of_a_later_term_follows_the_machine() {
+    for length in 1..6 {
+        simulate(1, async {
+            let mut disks = Disks::default();
+            let log = disks.open_log(SyncTime::from(Duration::ZERO));
+            write_log(&log, length, 3).await;
+            disks.log.lose_power();
+            let machine = disks.catalog();
+            let entry = |term, index| LogId { term, index };
+            machine.apply(entry(1, 0), Entry::Membership(&members())).unwrap();
+            for index in 1..9 {
+                machine.apply(entry(2, index), Entry::Blank).unwrap();
+            }
+            disks.engine.flush().unwrap();
+            let group = disks.start(SyncTime::from(Duration::from_millis(1))).await;
+            settle(&group).await;
+            let wal = &group.shared.storage.wal;
+            assert_eq!(wal.bounds(GROUP).purged, Some(entry(2, 8)), "{length} entries");
+            let log = wal.read(GROUP, 0, u64::MAX, usize::MAX).unwrap();
+            assert!(log.iter().all(|entry| entry.id.index > 8), "{length} entries: {log:?}");
         });
     }
 }

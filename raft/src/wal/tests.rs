@@ -193,6 +193,25 @@ fn a_lagging_group_does_not_pin_the_log() {
     assert_eq!(range(&log.entries(OTHER)), Some((0, 4)));
 }
 
+/// One that has lost its majority has entries that it can neither commit nor let go.
+#[test]
+fn a_group_that_lets_nothing_go_does_not_pin_the_log() {
+    let disk = MemoryDisk::new();
+    let log = Running::open(&disk).unwrap();
+    // More than is moved of a segment.
+    log.append_range(OTHER, 0..100);
+    for round in 0..200 {
+        log.append_range(GROUP, round * 50..(round + 1) * 50);
+        log.wal.purge(GROUP, LogId { term: 1, index: round * 50 + 40 }).unwrap();
+    }
+    let needed = log.wal.stats();
+    assert!(needed.segments <= 32, "{needed:?}");
+    assert_eq!(range(&log.entries(OTHER)), Some((0, 99)));
+    log.close();
+    let log = Running::open(&disk).unwrap();
+    assert_eq!(range(&log.entries(OTHER)), Some((0, 99)));
+}
+
 #[test]
 fn a_dropped_group_leaves_nothing() {
     let disk = MemoryDisk::new();

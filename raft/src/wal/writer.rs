@@ -13,7 +13,7 @@ use tracing::{error, info};
 use super::format::{BatchWriter, Record, SEGMENT_HEADER_BYTES, segment_header};
 use super::index::Location;
 use super::recovery::{FIRST_SEGMENT, SPARE_SUFFIX, SegmentFile, segment_name};
-use super::{Callback, Inner, Operation, Segment, Shared, WriterTurn};
+use super::{Callback, Inner, Operation, Segment, Shared, WalOptions, WriterTurn};
 use crate::brief;
 use crate::clock::monotonic;
 use crate::types::{LogEntry, Vote};
@@ -26,8 +26,8 @@ const SPARES_MAX: usize = 4;
 /// as clients are few. Otherwise the workers have enough to do.
 const BRIEF_BYTES_MAX: usize = 2 << 10;
 const BRIEF_MAX: Duration = Duration::from_micros(500);
-/// Entries are moved out of the oldest segment only if they fill less than this part of it;
-/// otherwise a flush of the state machines will soon let them go.
+/// Entries are moved out of the oldest segment only if they fill no more than this part of it, or all that is needed no more than
+/// this part of all segments; otherwise a flush of the state machines will soon let them go.
 const MOVED_FRACTION: u64 = 8;
 
 /// Where the log ends.
@@ -415,10 +415,16 @@ impl Writer {
         let laggards = {
             let inner = self.shared.lock();
             let Some((&oldest, segment)) = inner.segments.first_key_value() else { return Ok(()) };
-            let is_needed = inner.segments.len() > self.shared.options.segments_max;
-            let few = 1..=self.shared.options.segment_bytes / MOVED_FRACTION;
-            // To look them up takes long where there are many: not before they are few.
-            if !is_needed || !few.contains(&segment.live_bytes) {
+            let WalOptions { segments_max, segment_bytes, .. } = self.shared.options;
+            let is_needed = inner.segments.len() > segments_max && segment.live_bytes > 0;
+            // To look them up takes long where there are many: not before they are few. But a group that cannot
+            // commit lets nothing go, and must not keep what others write.
+            let is_little = |live: u64, of: u64| live <= of / MOVED_FRACTION;
+            let live = || inner.segments.values().map(|segment| segment.live_bytes).sum();
+            let all = segment_bytes * inner.segments.len() as u64;
+            if !is_needed
+                || !(is_little(segment.live_bytes, segment_bytes) || is_little(live(), all))
+            {
                 return Ok(());
             }
             inner.entries_in(oldest)
