@@ -14,6 +14,7 @@ use axum::body::Body;
 use axum::extract::{RawQuery, State};
 use axum::http::{Response, StatusCode, header};
 use axum::routing::get;
+use ephemeris_raft::TransportError;
 use ephemeris_store::catalog::{CatalogCommand, CatalogRefusal};
 use ephemeris_store::charge::Charge;
 use ephemeris_store::ids::{GroupId, NodeId};
@@ -142,8 +143,10 @@ async fn still_needed(gateway: &Gateway, call: &Call, node: NodeId) -> Vec<Group
 
 /// A node that runs would go on with replicas that count for nothing any more.
 async fn refuse_while_it_runs(gateway: &Gateway, node: NodeId) -> Result<(), ApiError> {
-    if gateway.node.send(node, &NodeRequest::Describe, ANSWER_DEADLINE).await.is_err() {
-        return Ok(());
+    match gateway.node.send(node, &NodeRequest::Describe, ANSWER_DEADLINE).await {
+        Err(TransportError::Unreachable(_) | TransportError::NoAnswer { .. }) => return Ok(()),
+        // To say that it has no time is an answer.
+        Ok(_) | Err(TransportError::Refused { .. }) => {}
     }
     Err(ApiError::Conflict(format!(
         "Node {node} runs, and cannot be forgotten: stop its process first, and do not start it again with \

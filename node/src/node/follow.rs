@@ -11,6 +11,7 @@ use ephemeris_store::catalog::{CatalogCommand, CatalogState, ClusterId, Created,
 use ephemeris_store::ids::{GroupId, ReplicaId};
 use ephemeris_store::partition::{Partition, PartitionSpec};
 use rand::RngExt as _;
+use tokio::time::timeout;
 use tracing::{debug, error, info};
 
 use super::Node;
@@ -98,13 +99,15 @@ impl Node {
 
     /// Starts, updates and ends replicas; false if something is left to do.
     async fn follow_partitions(&self, state: &CatalogState) -> bool {
-        let mut done = true;
+        let (mut done, mut all_started) = (true, true);
         for record in state.partitions() {
-            match (record.replica_on(self.node_id()), self.local_partition(record.group)) {
+            match (self.own_replica(record), self.local_partition(record.group)) {
                 (Some(replica), Some(local)) if local.group().replica() == replica => {
                     local.update(record.clone());
                 }
-                (Some(replica), None) => done &= self.start_partition(replica, record).await,
+                (Some(replica), None) => {
+                    all_started &= self.start_partition(replica, record).await;
+                }
                 // The replica must go, or make room for its successor: once its group says so.
                 (_, Some(local)) => done &= self.retire(record, &local).await,
                 (None, None) => {}
@@ -118,7 +121,29 @@ impl Node {
                 debug!(%group, "partition removed");
             }
         }
-        done
+        if !all_started {
+            // What they have applied counts as durable when they are started anew.
+            if let Err(fault) = self.inner.storage.flush().await {
+                supervisor::fault(&fault.to_string());
+            }
+            tokio::time::sleep(START_AGAIN_AFTER).await;
+        }
+        done && all_started
+    }
+
+    /// This node's replica of a partition, if there is one.
+    ///
+    /// A node that was made anew under its old number learns the catalog from its beginning, and so comes by
+    /// replicas of its former life: they have voted and acknowledged, and must not be started empty.
+    fn own_replica(&self, record: &PartitionRecord) -> Option<ReplicaId> {
+        let replica = record.replica_on(self.node_id());
+        replica.filter(|replica| replica.incarnation >= self.since())
+    }
+
+    /// The entry of the catalog with which this node's life began, in which it has had its data directory; 0 for
+    /// a founder.
+    pub(crate) fn since(&self) -> u32 {
+        self.inner.catalog.replica().incarnation
     }
 
     fn data(&self) -> MutexGuard<'_, DataDirectory> {
@@ -141,11 +166,6 @@ impl Node {
             Err(error @ StartError::LostSnapshot { .. }) => supervisor::fault(&error.to_string()),
             Err(error) => {
                 error!(group = %record.group, %error, "a replica could not be started");
-                // What it has applied counts as durable when it is started anew.
-                if let Err(fault) = self.inner.storage.flush().await {
-                    supervisor::fault(&fault.to_string());
-                }
-                tokio::time::sleep(START_AGAIN_AFTER).await;
                 false
             }
         }
@@ -284,14 +304,21 @@ impl Node {
     /// Ends the process if the catalog, as its leader has it, does not know this node any more.
     async fn end_if_forgotten(&self) {
         let me = self.node_id();
+        // The leader is asked first, if it is this node: it may be forgotten, and lead until it ends.
+        if let Ok(Ok(known)) = timeout(MEMBERS_DEADLINE, self.known_directory(me)).await {
+            return self.end_unless_known(known);
+        }
         for node in self.catalog_nodes().into_iter().filter(|node| *node != me) {
             let answer = self.send(node, &NodeRequest::KnownDirectory, MEMBERS_DEADLINE).await;
             if let Ok(NodeResponse::KnownDirectory(Ok(known))) = answer {
-                if known != Some(self.inner.directory_id) {
-                    self.end_forgotten();
-                }
-                return;
+                return self.end_unless_known(known);
             }
+        }
+    }
+
+    fn end_unless_known(&self, known: Option<u128>) {
+        if known != Some(self.inner.directory_id) {
+            self.end_forgotten();
         }
     }
 

@@ -343,6 +343,9 @@ impl Foundation {
             founder: false,
         });
         let deadline = clock::monotonic() + JOIN_DEADLINE;
+        let others: Vec<NodeId> =
+            self.config.founders.keys().copied().filter(|other| *other != node).collect();
+        let mut others = others.iter().copied().cycle();
         let mut target = first;
         while clock::monotonic() < deadline {
             match self.ask(target, &request, JOIN_ATTEMPT_DEADLINE).await {
@@ -357,8 +360,10 @@ impl Foundation {
                 Some(NodeResponse::Catalog(Err(PartitionError::NotLeader {
                     leader: Some(leader),
                 }))) => target = leader.node,
-                _ => tokio::time::sleep(JOIN_PAUSE).await,
+                // Who was named leader may have died, or be somewhere that nobody has told.
+                _ => target = others.next().unwrap_or(first),
             }
+            tokio::time::sleep(JOIN_PAUSE).await;
         }
         Err(StartupError::NoLeader { node })
     }
@@ -391,7 +396,10 @@ impl Node {
 
     async fn assemble(foundation: Foundation, replica: ReplicaId) -> Result<Self> {
         let Foundation { storage, transport, router, options, .. } = &foundation;
-        let known_at_start = storage.wal.bounds(GroupId::CATALOG).last.map(|last| last.index);
+        let logged = storage.wal.bounds(GroupId::CATALOG).last.map(|last| last.index);
+        // What was decided before a node joined is no news to it either.
+        let joined = (replica.incarnation > 0).then_some(u64::from(replica.incarnation));
+        let known_at_start = logged.max(joined);
         let catalog = Group::start(
             GroupId::CATALOG,
             replica,

@@ -355,12 +355,15 @@ impl World {
     }
 
     /// What must hold at any time. Replicas that have applied the same entry are equal, now and at
-    /// any other time (I4). No partition clock is ahead of true time by more than a right clock may
+    /// any other time (I4). No replica is of a former life of its node. No partition clock is ahead of true time by more than a right clock may
     /// be (I8). No process ends by itself, but for a disk that was broken.
     pub(super) fn check(&self) {
         for number in self.numbers() {
             self.check_process(number);
+            let since = self.node(number).map_or(0, |node| node.since());
             for local in self.replicas(number) {
+                let replica = local.group().replica();
+                assert!(replica.incarnation >= since, "{replica} is of a former life of its node");
                 let state = local.group().machine().state();
                 let clock = i64::try_from(state.ttl().clock().0).expect("a date") * 1000;
                 let ahead = clock - self.truth();
@@ -378,6 +381,8 @@ impl World {
         let Some(reason) = self.host(number).and_then(|host| host.ended()) else { return };
         let is_excused = self.with(number, |node| node.is_excused);
         assert!(is_excused, "node {number} ended by itself: {reason}");
+        let is_broken = reason.contains("panicked") || reason.contains("an invariant is broken");
+        assert!(!is_broken, "no disk explains why node {number} ended: {reason}");
         self.count("fault");
         self.note(format_args!("fault {number}: {reason}"));
         self.end(number, Loss::Process { seed: 0 });
