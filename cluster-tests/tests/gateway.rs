@@ -331,6 +331,14 @@ async fn unknown_paths_and_methods_are_refused() {
     let head = world.client.ask(Call::new(Method::HEAD, "/dbs")).await;
     assert_eq!(head.status, 405, "HEAD is no verb of the protocol");
     assert_eq!(head.header("allow"), Some("GET, POST"));
+    // In direct mode SDKs sign what they look for.
+    let resolve =
+        "//addresses/?$resolveFor=dbs%2fshop%2fcolls%2fcarts%2fdocs&$partitionKeyRangeIds=0";
+    for call in [Call::get(resolve), Call::get(resolve).header("authorization", "x")] {
+        let answer = world.client.send_unsigned(&call).await.expect("the node answers");
+        check_refusal("direct mode", &answer, 501, 0);
+        assert!(answer.json()["message"].to_string().contains("ConnectionMode.Gateway"));
+    }
     world.check_health().await;
 }
 

@@ -88,13 +88,14 @@ impl ConsistencyLevel {
         }
     }
 
-    /// The level of a request, at an account with this default: clients can only weaken it.
+    /// The level of a request, at an account with this default: clients can weaken it, and have a session
+    /// wherever they bring its tokens.
     pub(crate) fn asked_for(self, wanted: Option<&str>) -> Result<Self, RefusedLevel> {
         let Some(wanted) = wanted.filter(|wanted| !wanted.is_empty()) else { return Ok(self) };
         let known = Self::ALL.into_iter().find(|level| level.name().eq_ignore_ascii_case(wanted));
         match known {
             None => Err(RefusedLevel::Unknown(wanted.to_string())),
-            Some(level) if level > self => {
+            Some(level) if level > self.max(Self::Session) => {
                 Err(RefusedLevel::Stronger { wanted: level.name(), account: self.name() })
             }
             Some(level) => Ok(level),
@@ -120,13 +121,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clients_may_weaken_and_never_strengthen() {
+    fn clients_may_weaken_and_never_strengthen_beyond_a_session() {
+        let session = 2;
         for (at, account) in ConsistencyLevel::ALL.into_iter().enumerate() {
             assert_eq!(account.asked_for(None), Ok(account));
             assert_eq!(account.asked_for(Some("")), Ok(account));
             for (wanted_at, wanted) in ConsistencyLevel::ALL.into_iter().enumerate() {
                 let asked = account.asked_for(Some(wanted.name()));
-                assert_eq!(asked.is_ok(), wanted_at <= at, "{wanted:?} at {account:?}");
+                assert_eq!(
+                    asked.is_ok(),
+                    wanted_at <= at.max(session),
+                    "{wanted:?} at {account:?}"
+                );
                 assert!(asked.is_err() || asked == Ok(wanted));
             }
         }

@@ -282,7 +282,7 @@ fn check_date(date: Option<&str>, now: SystemTime) -> Result<(), ApiError> {
     )))
 }
 
-/// Parses `Fri, 20 Nov 2026 10:00:00 GMT`, in whatever case it comes.
+/// Parses `Fri, 20 Nov 2026 10:00:00 GMT`, in whatever case it comes, and with `UTC`, as the SDK for Go ends it.
 pub(crate) fn parse_date(text: &str) -> Option<SystemTime> {
     httpdate::parse_http_date(text).ok().or_else(|| parse_date_in_any_case(text))
 }
@@ -295,7 +295,7 @@ fn parse_date_in_any_case(text: &str) -> Option<SystemTime> {
             normal.push(' ');
         }
         match word.split_at_checked(1) {
-            _ if word == "gmt" => normal.push_str("GMT"),
+            _ if ["gmt", "utc"].contains(&word) => normal.push_str("GMT"),
             Some((first, rest)) => {
                 normal.push_str(&first.to_ascii_uppercase());
                 normal.push_str(rest);
@@ -316,6 +316,16 @@ mod tests {
 
     const CLUSTER: ClusterId = ClusterId(7);
     const DATE: &str = "Fri, 20 Nov 2026 10:00:00 GMT";
+
+    #[test]
+    fn dates_are_read_as_sdks_write_them() {
+        for date in ["Fri, 20 Nov 2026 10:00:00 UTC", "fri, 20 nov 2026 10:00:00 gmt"] {
+            assert_eq!(parse_date(date), parse_date(DATE), "{date}");
+        }
+        for wrong in ["Fri, 20 Nov 2026 10:00:00 CET", "Fri, 20 Nov 2026 10:00:00", "UTC", ""] {
+            assert_eq!(parse_date(wrong), None, "{wrong}");
+        }
+    }
 
     fn emulator_key() -> Vec<u8> {
         STANDARD.decode(EMULATOR_KEY).unwrap()

@@ -56,15 +56,16 @@ async fn carry_out(
 ) -> Result<Reply, Failure> {
     let content = call.headers.content();
     let count = prepared.len();
-    let (writes, bodies): (Vec<_>, Vec<_>) =
-        prepared.into_iter().map(|one| (one.write, one.body)).unzip();
+    let (writes, shown): (Vec<_>, Vec<_>) =
+        prepared.into_iter().map(|one| (one.write, (one.body, one.content.and(content)))).unzip();
     let executed = items::execute(gateway, call, resolved, writes).await?;
     let headers = executed.headers(resolved);
     match executed.result {
         Ok(written) => {
             let charge = written.iter().map(|one| one.charge).sum();
-            let rows = written.into_iter().zip(bodies);
-            let rows = rows.map(|(one, body)| row(one, body, content, resolved.container.number));
+            let number = resolved.container.number;
+            let rows = written.into_iter().zip(shown);
+            let rows = rows.map(|(one, (body, content))| row(one, body, content, number));
             let reply = Reply::json(StatusCode::OK, array(rows));
             Ok(reply.charge(charge).data(headers))
         }

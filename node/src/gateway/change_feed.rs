@@ -14,6 +14,7 @@ use ephemeris_store::query::{PageLimits, Scope};
 use ephemeris_store::time::Seconds;
 use ephemeris_store::timeline::FeedPosition;
 
+use super::auth::parse_date;
 use super::error::{ApiError, Failure};
 use super::headers::{RequestHeaders, malformed};
 use super::path::ContainerPath;
@@ -175,7 +176,7 @@ fn start(headers: &RequestHeaders) -> Result<FeedStart, ApiError> {
         };
     }
     let Some(text) = headers.text("if-modified-since")? else { return Ok(FeedStart::Beginning) };
-    let time = httpdate::parse_http_date(text).map_err(|_| malformed("if-modified-since", text))?;
+    let time = parse_date(text).ok_or_else(|| malformed("if-modified-since", text))?;
     let since = time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
     Ok(FeedStart::At(Seconds(since)))
 }

@@ -54,8 +54,15 @@ pub(crate) enum PostKind {
 pub(crate) enum Content {
     /// The item.
     Full,
-    /// Nothing: `Prefer: return=minimal`.
+    /// Nothing: `Prefer: return=minimal`, or `minimalReturnPreference` of an operation.
     Minimal,
+}
+
+impl Content {
+    /// What is sent back where either may ask for nothing.
+    pub(crate) fn and(self, other: Self) -> Self {
+        if self == Self::Minimal { self } else { other }
+    }
 }
 
 impl RequestHeaders {
@@ -186,7 +193,8 @@ impl RequestHeaders {
         }
         let kind = "x-ms-read-key-type";
         match self.text(kind)? {
-            None | Some("EffectivePartitionKeyRange") => {}
+            // The second is what older SDKs for Java call it.
+            None | Some("EffectivePartitionKeyRange" | "EffectivePartitionKey") => {}
             Some(other) => return Err(malformed(kind, other)),
         }
         let parse = |name: &str, text: Option<&str>, default: Epk| match text {

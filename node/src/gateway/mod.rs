@@ -307,6 +307,10 @@ impl Gateway {
     /// With whose word a request comes, and what it names.
     fn verified(&self, parts: &Parts) -> Result<(Credential, Target), ApiError> {
         let segments = Segments::parse(parts.uri.path())?;
+        // In direct mode SDKs sign what they look for, and not the path: whoever asks is told that it is not there.
+        if segments.is_of_direct_mode() {
+            return Err(ApiError::NotSupported(path::DIRECT_MODE.to_string()));
+        }
         let (cluster, date) = (self.node.cluster(), self.node.date());
         let method = parts.method.as_str();
         let credential = self.verifier.verify(method, &segments, &parts.headers, cluster, date)?;

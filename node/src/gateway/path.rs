@@ -14,6 +14,10 @@ pub(crate) struct Segments<'p>(Vec<Cow<'p, str>>);
 /// Segments of the path of an item: room for them is taken at once.
 const USUAL_SEGMENTS: usize = 6;
 
+/// What is not served where replicas are asked for.
+pub(super) const DIRECT_MODE: &str = "Direct mode. Connect in gateway mode (.NET: ConnectionMode.Gateway and \
+                                      LimitToEndpoint, Java: gatewayMode). It";
+
 /// A container, by names or by `_rid`s.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ContainerPath {
@@ -122,6 +126,11 @@ impl<'p> Segments<'p> {
         }
     }
 
+    /// True if it asks where replicas are, to talk to them without the gateway.
+    pub(crate) fn is_of_direct_mode(&self) -> bool {
+        self.0.first().is_some_and(|first| first == "addresses")
+    }
+
     /// What the path names.
     pub(crate) fn target(&self) -> Result<Target, ApiError> {
         let segments = self.texts();
@@ -147,10 +156,7 @@ impl<'p> Segments<'p> {
             ["offers"] => Target::Offers,
             ["offers", offer] => Target::Offer((*offer).to_string()),
             ["admin", rest @ ..] => Target::Admin(rest.join("/")),
-            ["addresses", ..] => Target::NotServed(
-                "Direct mode. Connect in gateway mode (.NET: ConnectionMode.Gateway and \
-                 LimitToEndpoint, Java: gatewayMode). It",
-            ),
+            ["addresses", ..] => Target::NotServed(DIRECT_MODE),
             _ => return Err(self.unknown()),
         })
     }

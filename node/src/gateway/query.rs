@@ -36,7 +36,9 @@ pub(crate) struct QuerySpec {
     pub(crate) text: String,
     /// Values for its parameters.
     pub(crate) parameters: Parameters,
-    /// Where to go on, for clients that merge by themselves.
+    /// Where to begin, for clients that merge by themselves. A continuation goes on from where it is whatever this
+    /// says: clients send the token of a result that began elsewhere.
+    #[serde(skip)]
     pub(crate) resume: Option<ResumeFilter>,
 }
 

@@ -165,7 +165,7 @@ impl Bulk<'_> {
         Ok(prepared)
     }
 
-    async fn carry_out(&self, Prepared { write, body }: Prepared) -> Outcome {
+    async fn carry_out(&self, Prepared { write, body, content }: Prepared) -> Outcome {
         let Self { gateway, call, resolved, .. } = self;
         let executed = match items::execute(gateway, call, resolved, vec![write]).await {
             Ok(executed) => executed,
@@ -175,9 +175,11 @@ impl Bulk<'_> {
         match executed.result {
             Ok(mut written) => {
                 let written = written.pop().expect("one write has one result");
-                let (charge, content) = (written.charge, call.headers.content());
-                let fits = self.fits(written.body.as_ref().map_or(0, Bytes::len));
-                if !fits && written.effect == Effect::Read {
+                let (charge, content) = (written.charge, content.and(call.headers.content()));
+                let is_read = written.effect == Effect::Read;
+                let shown = written.body.as_ref().filter(|_| is_read || content == Content::Full);
+                let fits = self.fits(shown.map_or(0, Bytes::len));
+                if !fits && is_read {
                     let outcome = Outcome::refused(&Refusal::TooMuchShown.into(), charge);
                     return Outcome { session, ..outcome };
                 }

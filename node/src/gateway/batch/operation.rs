@@ -32,12 +32,16 @@ pub(super) struct Operation<'a> {
     resource_body: Option<&'a [u8]>,
     if_match: Option<String>,
     if_none_match: Option<String>,
+    /// The client does not want to see what is written.
+    minimal: Option<bool>,
 }
 
 /// An operation ready to be proposed, and what its answer will show.
 pub(super) struct Prepared {
     pub(super) write: ItemWrite,
     pub(super) body: Option<Bytes>,
+    /// How much of it, as the operation says by itself.
+    pub(super) content: Content,
 }
 
 /// Reads the body of a request.
@@ -83,6 +87,7 @@ impl<'a> Operation<'a> {
                 "resourceBody" => operation.resource_body = pieces.text()?,
                 "ifMatch" => operation.if_match = pieces.value()?,
                 "ifNoneMatch" => operation.if_none_match = pieces.value()?,
+                "minimalReturnPreference" => operation.minimal = pieces.value()?,
                 _ => {
                     pieces.text()?;
                 }
@@ -128,7 +133,8 @@ impl Operation<'_> {
         };
         let key = ItemKey::new(&rules.key().place(key), key, &id);
         let write = ItemWrite { key, precondition: self.precondition(), action };
-        Ok(Prepared { write, body })
+        let content = if self.minimal == Some(true) { Content::Minimal } else { Content::Full };
+        Ok(Prepared { write, body, content })
     }
 
     /// A replacement; the item gets another id if the body has one.
@@ -287,6 +293,19 @@ mod tests {
         assert!(batch(OPERATIONS_MAX + 1).unwrap_err().to_string().contains("more operations"));
         let hybrid = parse(&[HYBRID_ROW, 0, 0]).map(|parsed| parsed.len());
         assert!(hybrid.unwrap_err().to_string().contains("HybridRow"));
+    }
+
+    #[test]
+    fn an_operation_may_decline_what_it_writes() {
+        let content = |preference: Value| {
+            let item = json!({ "id": "a", "pk": "p" });
+            let operation = json!({ "operationType": "Create", "resourceBody": item,
+                                    "minimalReturnPreference": preference });
+            prepared(&operation).unwrap().content
+        };
+        assert_eq!(content(json!(true)), Content::Minimal);
+        assert_eq!(content(json!(false)), Content::Full);
+        assert_eq!(content(Value::Null), Content::Full);
     }
 
     #[test]
