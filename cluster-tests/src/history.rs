@@ -198,6 +198,11 @@ impl Operation {
         }
     }
 
+    /// The version whose stamp it tells, with the stamp.
+    pub fn told(&self) -> Option<(u64, u64)> {
+        self.written().or_else(|| self.seen().and_then(|(serial, ts)| Some((serial, ts?))))
+    }
+
     /// The version that it has surely written, with its stamp.
     pub fn written(&self) -> Option<(u64, u64)> {
         let (Outcome::Created { ts } | Outcome::Replaced { ts }) = self.outcome else {

@@ -13,8 +13,9 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 const MS_PER_SECOND: u64 = 1000;
-/// How long items are watched after they have expired.
+/// How long items are watched after they have expired, and at most until each level has shown that.
 const WATCHED_AFTER_MS: u64 = 500;
+const WATCHED_AFTER_MAX_MS: u64 = 10_000;
 /// The accounts of these tests are strong; clients may ask for less.
 const LEVELS: [&str; 3] = ["Strong", "Session", "Eventual"];
 const SWEEP_DEADLINE: Duration = Duration::from_secs(40);
@@ -78,7 +79,11 @@ async fn watch(client: Client, watched: Arc<Watched>) -> Vec<Sight> {
     let mut sights = Vec::new();
     for level in LEVELS.into_iter().cycle() {
         let called_ms = clock::wall_ms();
-        if called_ms >= watched.until_ms {
+        let is_gone = |level: &&str| {
+            sights.iter().any(|one: &Sight| one.level == *level && one.status == 404)
+        };
+        let all_seen = called_ms >= watched.until_ms && LEVELS.iter().all(is_gone);
+        if all_seen || called_ms >= watched.until_ms + WATCHED_AFTER_MAX_MS {
             break;
         }
         let call = Call::get(watched.container.item(&watched.id)).key(&json!("k"));

@@ -10,6 +10,8 @@ use tempfile::TempDir;
 
 /// How long a node may take to be ready.
 const READY_DEADLINE: Duration = Duration::from_secs(30);
+/// How often it is started, if it ends by itself.
+const STARTS_MAX: usize = 3;
 
 /// A node with an empty directory; gone when the test is over.
 struct Node {
@@ -20,6 +22,12 @@ struct Node {
 
 impl Node {
     fn start() -> Self {
+        // Somebody may take the port before the node does.
+        (0..STARTS_MAX).find_map(|_| Self::try_start()).expect("the node starts")
+    }
+
+    /// None if it ended by itself.
+    fn try_start() -> Option<Self> {
         let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = free.local_addr().expect("it is bound").to_string();
         drop(free);
@@ -30,12 +38,16 @@ impl Node {
             .stderr(Stdio::null())
             .spawn()
             .expect("the program starts");
-        let node = Self { process, url: format!("http://{address}"), _data: data };
+        let mut node = Self { process, url: format!("http://{address}"), _data: data };
         let started = Instant::now();
         while !node.ephemeris(&["healthcheck"]).status.success() {
+            if node.process.try_wait().expect("it is our own").is_some() {
+                return None;
+            }
             assert!(started.elapsed() < READY_DEADLINE, "the node becomes ready");
         }
-        node
+        // Another node may have answered.
+        node.process.try_wait().expect("it is our own").is_none().then_some(node)
     }
 
     /// A node with two items in shop/carts.

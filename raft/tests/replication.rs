@@ -485,7 +485,8 @@ fn a_snapshot_transfer_survives_interruptions() {
         for id in 1..=3 {
             cluster.checkpoint(id).await;
         }
-        sleep(Duration::from_secs(1)).await;
+        // So that nothing but a snapshot can bring what is missing.
+        cluster.wait_until_purged(leader, 250).await;
         cluster.network.set_weather(Weather::FOUL);
         cluster.restart(away).await;
         for _ in 0..5 {

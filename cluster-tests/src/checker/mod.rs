@@ -102,7 +102,9 @@ fn check_all_until(
     let next = AtomicUsize::new(0);
     let work = || {
         let mut judged = Vec::new();
-        while let Some(at) = shortest_first.get(next.fetch_add(1, Ordering::Relaxed)) {
+        while let Some(at) = shortest_first.get(next.fetch_add(1, Ordering::Relaxed))
+            && monotonic() < deadline
+        {
             let (operations, policy) = histories[*at];
             let deadline = Some(deadline.min(monotonic() + KEY_TIME_MAX));
             let bytes_max = BYTES_MAX / threads;

@@ -17,13 +17,25 @@ pub struct Tolerance {
     pub width: Nanos,
 }
 
+impl Tolerance {
+    /// The first second that a version can be stamped with that was asked for then: stamps are rounded up.
+    pub fn first_stamp(self, call: Nanos) -> u64 {
+        call.saturating_sub(self.skew).div_ceil(SECOND)
+    }
+
+    /// The last second that a version can be stamped with that was there by then.
+    pub fn last_stamp(self, ret: Nanos) -> u64 {
+        (ret + self.skew + self.width) / SECOND + 1
+    }
+}
+
 /// When a version was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Stamp {
     /// This is its `_ts`.
     Known(u64),
-    /// Nobody saw it: not before this instant.
-    AtLeast(Nanos),
+    /// Nobody saw it: not before this second.
+    AtLeast(u64),
 }
 
 /// A version that was not deleted, nor replaced; it may have expired.
@@ -66,9 +78,7 @@ impl Model {
     /// None if the answers contradict each other about a stamp.
     pub(super) fn new(operations: &[Operation], tolerance: Tolerance) -> Option<Self> {
         let mut stamps = HashMap::new();
-        let seen = |one: &Operation| one.seen().and_then(|(serial, ts)| Some((serial, ts?)));
-        let shown = operations.iter().flat_map(|one| one.written().into_iter().chain(seen(one)));
-        for (serial, ts) in shown {
+        for (serial, ts) in operations.iter().filter_map(Operation::told) {
             if *stamps.entry(serial).or_insert(ts) != ts {
                 return None;
             }
@@ -153,7 +163,7 @@ impl Model {
             let serial = operation.action.serial().expect("a write has a serial");
             let stamp = match self.stamps.get(&serial) {
                 Some(ts) => Stamp::Known(*ts),
-                None => Stamp::AtLeast(operation.call.saturating_sub(self.tolerance.skew)),
+                None => Stamp::AtLeast(self.tolerance.first_stamp(operation.call)),
             };
             State { policy, item: Some(Version { serial, stamp, ttl }) }
         };
@@ -227,8 +237,7 @@ fn is_done(operation: &Operation, found: Found, before: State, after: State) -> 
 fn earliest_expiry(policy: Policy, version: Version) -> Option<Nanos> {
     let lifetime = policy.lifetime(version.ttl)?;
     let second = match version.stamp {
-        Stamp::Known(second) => second,
-        Stamp::AtLeast(instant) => instant / SECOND,
+        Stamp::Known(second) | Stamp::AtLeast(second) => second,
     };
     Some((second + u64::from(lifetime)) * SECOND)
 }

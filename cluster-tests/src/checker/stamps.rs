@@ -1,9 +1,9 @@
 //! What answers say of time: `_ts` and the numbers of entries.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::model::Tolerance;
-use crate::history::{Operation, SECOND};
+use crate::history::Operation;
 
 /// A stamp that cannot be right.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,21 +18,26 @@ pub enum WrongStamp {
     EntryBackwards(Operation),
 }
 
-/// Judges the stamps of all writes, of all keys.
+/// Judges the stamps of all versions, of all keys, by the answers to their writes and by the reads that show
+/// them: of a write whose outcome nobody knew only those tell.
 pub fn wrong_stamps(operations: &[Operation], tolerance: Tolerance) -> Vec<WrongStamp> {
-    let Tolerance { skew, width } = tolerance;
     let mut wrong = Vec::new();
     let mut ranges: BTreeMap<u32, Vec<&Operation>> = BTreeMap::new();
+    let version = |one: &Operation, serial: u64| (one.key.clone(), serial);
+    let writes =
+        operations.iter().filter_map(|one| Some((version(one, one.action.serial()?), one)));
+    let writes: HashMap<_, &Operation> = writes.collect();
     for one in operations {
-        let (Some((_, ts)), Some(ret)) = (one.written(), one.ret) else { continue };
-        // A stamp is rounded up to a second.
-        if ts * SECOND + skew < one.call {
+        let (Some((serial, ts)), Some(ret)) = (one.told(), one.ret) else { continue };
+        // What nobody has written is for others to complain of.
+        let write = writes.get(&version(one, serial));
+        if write.is_some_and(|write| ts < tolerance.first_stamp(write.call)) {
             wrong.push(WrongStamp::Early(one.clone()));
         }
-        if ts * SECOND > ret + SECOND + skew + width {
+        if ts > tolerance.last_stamp(ret) {
             wrong.push(WrongStamp::Late(one.clone()));
         }
-        if let Some((range, _)) = one.entry {
+        if let (Some(_), Some((range, _))) = (one.written(), one.entry) {
             ranges.entry(range).or_default().push(one);
         }
     }

@@ -82,11 +82,10 @@ impl<'h> BruteForce<'h> {
     fn judges(history: &'h [Operation], policy: Policy, tolerance: Tolerance) -> bool {
         let mut stamps: HashMap<u64, u64> = HashMap::new();
         for one in history {
-            let seen = one.seen().and_then(|(serial, ts)| ts.map(|ts| (serial, ts)));
-            for (serial, ts) in one.written().into_iter().chain(seen) {
-                if stamps.insert(serial, ts).is_some_and(|known| known != ts) {
-                    return false;
-                }
+            if let Some((serial, ts)) = one.told()
+                && stamps.insert(serial, ts).is_some_and(|known| known != ts)
+            {
+                return false;
             }
         }
         let policies = history.iter().filter_map(|one| match one.action {
@@ -100,7 +99,7 @@ impl<'h> BruteForce<'h> {
             .flat_map(|policy| ttls.iter().filter_map(|ttl| policy.lifetime(*ttl)))
             .map(u64::from)
             .collect();
-        let earliest = |one: &Operation| one.call.saturating_sub(tolerance.skew) / SECOND;
+        let earliest = |one: &Operation| one.call.saturating_sub(tolerance.skew).div_ceil(SECOND);
         let seconds = history.iter().map(earliest).chain(stamps.values().copied());
         let expiries = seconds.flat_map(|second| lifetimes.iter().map(move |more| second + more));
         let instants = expiries.map(|second| second * SECOND - tolerance.skew);
@@ -168,7 +167,8 @@ impl<'h> BruteForce<'h> {
 
     fn stamp(&self, operation: &Operation) -> u64 {
         let known = operation.action.serial().and_then(|serial| self.stamps.get(&serial));
-        known.copied().unwrap_or(operation.call.saturating_sub(self.tolerance.skew) / SECOND)
+        let earliest = operation.call.saturating_sub(self.tolerance.skew).div_ceil(SECOND);
+        known.copied().unwrap_or(earliest)
     }
 }
 
@@ -526,6 +526,17 @@ fn stamps_and_entries_never_go_back() {
     let late = upsert(1, 5, ts + 2, 5);
     assert_eq!(wrong_stamps(std::slice::from_ref(&late), exact), [WrongStamp::Late(late)]);
     let (before, behind) = (upsert(1, 6, ts + 2, 5), upsert(2, 8, ts + 1, 4));
+    // Nobody knew what came of the writes, and reads show them later.
+    let read = |ts| {
+        let action = Action::Read { if_none_match: None };
+        operation(action, 7, 8, Outcome::Found { serial: 1, ts })
+    };
+    let write = unanswered(&upsert(1, 5, ts + 1, 5));
+    assert_eq!(wrong_stamps(&[write.clone(), read(ts + 1)], exact), []);
+    let early = [write.clone(), read(ts)];
+    assert_eq!(wrong_stamps(&early, exact), [WrongStamp::Early(read(ts))]);
+    let late = [write, read(ts + 2)];
+    assert_eq!(wrong_stamps(&late, exact), [WrongStamp::Late(read(ts + 2))]);
     let lenient = Tolerance { skew: SECOND, width: 0 };
     let wrong = [WrongStamp::Backwards(behind.clone()), WrongStamp::EntryBackwards(behind.clone())];
     assert_eq!(wrong_stamps(&[before, behind], lenient), wrong);

@@ -162,8 +162,10 @@ fn t65_expiry_is_exact_and_irreversible_whatever_clocks_and_leaders_do() {
         spent.as_secs_f64(),
         simulated.as_secs_f64() / spent.as_secs_f64(),
     );
-    let all = seen.counts().into_iter().all(|count| *count > 0);
-    assert!(all, "clients saw everything there is to see: {seen:?}");
+    if runs >= SEEDS {
+        let all = seen.counts().into_iter().all(|count| *count > 0);
+        assert!(all, "clients saw everything there is to see: {seen:?}");
+    }
 }
 
 impl Seen {

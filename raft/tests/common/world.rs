@@ -169,6 +169,9 @@ impl World {
             let node = self.cluster.node(id);
             let Some(reason) = node.failure() else { continue };
             assert!(node.is_excused, "node {id} stopped, and its disks were well: {reason}");
+            let is_broken =
+                reason.contains("panicked") || reason.contains("an invariant is broken");
+            assert!(!is_broken, "no disk explains why node {id} stopped: {reason}");
             let seed = self.rng.random();
             let loss = if node.is_losing_power {
                 Loss::Some { seed }

@@ -26,7 +26,29 @@ proptest! {
         // Equal keys come in the order of numbers, which each partition counts for itself.
         prop_assert_eq!(as_set(many), as_set(one), "{}", query);
     }
+
+    #[test]
+    fn partitions_are_merged_in_one_order(
+        items in prop::collection::vec(item(), 0..25),
+        query in prop::sample::select(&SORTED[..]),
+        partitions in 2_u16..5,
+    ) {
+        let both = json!([[{ "path": "/v", "order": "descending" }, { "path": "/id" }]]);
+        let policy = json!({ "compositeIndexes": both });
+        let one = World::new(&policy, &items, 1).rows(query);
+        let many = World::new(&policy, &items, partitions).rows(query);
+        prop_assert_eq!(many, one, "{}", query);
+    }
 }
+
+/// Queries whose rows are what they are sorted by.
+const SORTED: [&str; 5] = [
+    "SELECT VALUE c.v FROM c ORDER BY c.v",
+    "SELECT VALUE c.v FROM c ORDER BY c.v DESC",
+    "SELECT TOP 7 VALUE c.v FROM c ORDER BY c.v DESC",
+    "SELECT VALUE {v: c.v, id: c.id} FROM c ORDER BY c.v DESC, c.id",
+    "SELECT VALUE c.v FROM c JOIN t IN c.t ORDER BY c.v",
+];
 
 #[test]
 fn an_index_is_followed_where_it_helps() {

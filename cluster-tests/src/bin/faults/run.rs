@@ -266,6 +266,7 @@ async fn work_through(
     end_state::note_fallen(cluster, &mut observed.wrong);
     observed.has_looked = true;
     observed.late_ms_max = pace.late_ms_max();
+    counts.check();
     observed.sometimes = counts.totals();
     observed.sometimes.extend(sometimes::logged(cluster));
     observed.sometimes.insert(FOLLOWER_OF_SESSION, of_session);

@@ -75,8 +75,8 @@ pub(crate) struct Counts {
     seen: Arc<Mutex<BTreeMap<(u32, &'static str), Counter>>>,
     /// The widest that any clock was.
     width_seconds: Arc<Mutex<f64>>,
-    /// Ends with the run.
-    _tasks: JoinSet<()>,
+    /// They end with the run.
+    tasks: Mutex<JoinSet<()>>,
 }
 
 /// A counter that starts anew with its process.
@@ -121,7 +121,12 @@ impl Counts {
                 }
             });
         }
-        Self { seen, width_seconds, _tasks: tasks }
+        Self { seen, width_seconds, tasks: Mutex::new(tasks) }
+    }
+
+    /// Panics if a node was not followed to the end.
+    pub(crate) fn check(&self) {
+        assert!(locked(&self.tasks).try_join_next().is_none(), "every node is followed to the end");
     }
 
     /// The widest that any node's clock was seen.

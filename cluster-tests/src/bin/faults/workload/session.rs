@@ -12,7 +12,7 @@ use std::sync::Mutex;
 use anyhow::Result;
 use ephemeris_cluster_tests::checker::Tolerance;
 use ephemeris_cluster_tests::client::{Answer, Call, Container};
-use ephemeris_cluster_tests::history::{Nanos, SECOND};
+use ephemeris_cluster_tests::history::Nanos;
 use rand::RngExt as _;
 use serde_json::{Value, json};
 
@@ -322,7 +322,7 @@ impl Known {
             What::Missing => (self.may_be_gone(seen.ret, tolerance), None),
             What::Replaced(version) => (self.may_be_there(seen.call, tolerance), Some(version)),
             What::Deleted => (self.may_be_there(seen.call, tolerance), None),
-            What::Shown(version) => (self.may_show(version, seen.call, tolerance), Some(version)),
+            What::Shown(version) => (self.may_show(version, seen, tolerance), Some(version)),
             What::PerhapsWritten { serial, ttl } => {
                 self.written.insert(serial, (seen.call, ttl));
                 return true;
@@ -345,7 +345,7 @@ impl Known {
             |ts: u64, ttl: Option<u64>| End::of(ts, ttl, tolerance).earliest <= ret;
         let mut written = self.written.values();
         if may_have_expired(last.ts, last.ttl)
-            || written.any(|(call, ttl)| may_have_expired(call / SECOND, *ttl))
+            || written.any(|(call, ttl)| may_have_expired(tolerance.first_stamp(*call), *ttl))
         {
             return true;
         }
@@ -360,15 +360,23 @@ impl Known {
         self.last.is_some_and(is_alive) || !self.written.is_empty()
     }
 
-    /// True if a read that was sent then may show this version.
-    fn may_show(&mut self, version: Version, call: Nanos, tolerance: Tolerance) -> bool {
-        let is_known = self.last == Some(version) || self.written.remove(&version.serial).is_some();
-        is_known && call <= End::of(version.ts, version.ttl, tolerance).for_reads
+    /// True if a read may show this version: what is known, or what may have been written, as it was asked for
+    /// and with a stamp that it may have.
+    fn may_show(&mut self, version: Version, read: &Seen, tolerance: Tolerance) -> bool {
+        let Version { serial, ts, ttl } = version;
+        let is_known = self.last == Some(version)
+            || self.written.remove(&serial).is_some_and(|(call, asked_ttl)| {
+                let stamps = tolerance.first_stamp(call)..=tolerance.last_stamp(read.ret);
+                ttl == asked_ttl && stamps.contains(&ts)
+            });
+        is_known && read.call <= End::of(ts, ttl, tolerance).for_reads
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use ephemeris_cluster_tests::history::SECOND;
+
     use super::What::{Created, Deleted, Missing, PerhapsDeleted, PerhapsWritten, Replaced, Shown};
     use super::*;
 
@@ -431,8 +439,13 @@ mod tests {
         let perhaps = (105, PerhapsWritten { serial: 2, ttl: Some(1) });
         assert_eq!(judged(&[known, perhaps, (106, Shown(one)), (107, Shown(two))]), 0);
         assert_eq!(judged(&[known, perhaps, (107, Shown(two)), (108, Shown(one))]), 1);
-        assert_eq!(judged(&[known, perhaps, (107, Missing)]), 1, "nothing can have expired");
-        assert_eq!(judged(&[known, perhaps, (110, Missing)]), 0, "it may have, unseen");
+        assert_eq!(judged(&[known, perhaps, (118, Missing)]), 1, "nothing can have expired");
+        assert_eq!(judged(&[known, perhaps, (119, Missing)]), 0, "it may have, unseen");
+        let (before, after) = (Version { ts: 10, ..two }, Version { ts: 13, ..two });
+        assert_eq!(judged(&[known, perhaps, (107, Shown(before))]), 1, "stamped early");
+        assert_eq!(judged(&[known, perhaps, (107, Shown(after))]), 1, "stamped late");
+        let stays = Version { ttl: None, ..two };
+        assert_eq!(judged(&[known, perhaps, (107, Shown(stays))]), 1, "with another time to live");
         assert_eq!(judged(&[perhaps, (107, Shown(one))]), 1, "another one");
     }
 

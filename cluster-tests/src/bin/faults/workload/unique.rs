@@ -196,6 +196,7 @@ impl Values {
             let mut of_value = at_the_same_time(attempts, tolerance);
             of_value.extend(refused_by_nobody(attempts, tolerance));
             of_value.extend(deleted_wrongly(attempts, tolerance));
+            of_value.extend(stamped_wrongly(attempts, tolerance));
             if let Some(looked) = self.looked {
                 of_value.extend(wrong_in_the_end(attempts, looked, tolerance));
             }
@@ -334,6 +335,18 @@ fn deleted_wrongly(attempts: &[Attempt], tolerance: Tolerance) -> Vec<String> {
     wrong.map(|one| format!("gone too early, or too late: {one:?}")).collect()
 }
 
+/// Owners whose stamps are of before they were asked for, or of after they were there.
+fn stamped_wrongly(attempts: &[Attempt], tolerance: Tolerance) -> Vec<String> {
+    let is_right = |one: &Attempt| match one.came {
+        Came::Owner { ts, ret } => {
+            (tolerance.first_stamp(one.call)..=tolerance.last_stamp(ret)).contains(&ts)
+        }
+        Came::Refused { .. } | Came::Unknown => true,
+    };
+    let wrong = attempts.iter().filter(|one| !is_right(one));
+    wrong.map(|one| format!("stamped too early, or too late: {one:?}")).collect()
+}
+
 /// Owners that should be there in the end and are not, or the other way round.
 fn wrong_in_the_end(
     attempts: &[Attempt],
@@ -411,6 +424,14 @@ mod tests {
             let later = vec![deleted(owner(100, None), deletion), owner(121, None)];
             assert_eq!(judged(later, None), 0, "{deletion:?}");
         }
+    }
+
+    #[test]
+    fn stamps_are_of_when_owners_were_made() {
+        let stamped = |ts| attempt(105, None, Came::Owner { ts, ret: at(106) });
+        assert_eq!(judged(vec![stamped(10)], None), 1, "before it was asked for");
+        assert_eq!(judged(vec![stamped(11)], None), 0);
+        assert_eq!(judged(vec![stamped(12)], None), 1, "later than it was known");
     }
 
     #[test]

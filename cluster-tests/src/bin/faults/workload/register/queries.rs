@@ -128,7 +128,7 @@ impl Register {
     /// was not there at some instant of the whole walk. False if a page was not answered.
     async fn look(&self, question: &Question, names: &[String], hand: &mut Hand) -> bool {
         let call = question.call(&self.containers[question.container]);
-        let (mut shown, mut pages) = (HashSet::new(), 0);
+        let (mut shown, mut pages, mut last) = (HashSet::new(), 0, None);
         let (mut next, mut first_call) = (None::<String>, None);
         loop {
             let asked = hand.ask(&page(&call, next.as_deref())).await;
@@ -143,7 +143,12 @@ impl Register {
                 // What was written since the last page may be shown again.
                 shown.clear();
             }
-            for name in self.note_rows(question, &asked, answer, hand) {
+            for (name, serial) in self.note_rows(question, &asked, answer, hand) {
+                let before = last.replace(serial);
+                if question.text == LAST_FIRST && before.is_some_and(|before| before <= serial) {
+                    let what = format!("{LAST_FIRST}: {serial} comes after {before:?}");
+                    hand.shared.complain(what);
+                }
                 if let Some(name) = shown.replace(name) {
                     hand.shared.complain(format!("{name} is twice in the rows of a query"));
                 }
@@ -160,16 +165,16 @@ impl Register {
         }
     }
 
-    /// Notes the rows of a page; returns the keys that they show.
+    /// Notes the rows of a page; returns the keys that they show, and which versions.
     fn note_rows(
         &self,
         question: &Question,
         asked: &Asked,
         answer: &Answer,
         hand: &Hand,
-    ) -> Vec<String> {
+    ) -> Vec<(String, u64)> {
         let mut keys = locked(&self.keys);
-        let mut names = Vec::new();
+        let mut shown = Vec::new();
         for row in rows(answer) {
             let (Some(id), Some(serial), Some(ts)) =
                 (row["id"].as_str(), row["serial"].as_u64(), row["_ts"].as_u64())
@@ -182,9 +187,9 @@ impl Register {
                 let Question { text, partition, .. } = question;
                 hand.shared.complain(format!("{text}, asked of {partition:?}, shows {row}"));
             }
-            names.push(id.to_string());
+            shown.push((id.to_string(), serial));
         }
-        names
+        shown
     }
 
     /// Notes that there was nothing, from an instant to the return of the last page.
