@@ -355,8 +355,8 @@ impl World {
     }
 
     /// What must hold at any time. Replicas that have applied the same entry are equal, now and at
-    /// any other time (I4). No replica is of a former life of its node. No partition clock is ahead of true time by more than a right clock may
-    /// be (I8). No process ends by itself, but for a disk that was broken.
+    /// any other time (I4). No replica is of a former life of its node. No partition clock is ahead of true
+    /// time by more than a right clock may be (I8). No process ends by itself, but for a disk that was broken.
     pub(super) fn check(&self) {
         for number in self.numbers() {
             self.check_process(number);

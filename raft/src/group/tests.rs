@@ -76,7 +76,8 @@ fn members() -> Bytes {
     crate::types::encode_membership(&membership)
 }
 
-/// Writes the first entries of a log, all of term 1, and a vote of term 2; waits until all is durable.
+/// Writes the first entries of a log, those behind the first of this term, and a vote of the next one; waits until
+/// all is durable.
 async fn write_log(wal: &Wal, length: u64, term: u64) {
     let payload = |index| match index {
         0 => Payload::Membership(members()),
@@ -105,24 +106,7 @@ async fn settle(group: &Group<Catalog>) {
 #[test]
 fn a_log_that_went_another_way_than_the_machine_follows_it() {
     for length in 1..6 {
-        simulate(1, async {
-            let mut disks = Disks::default();
-            write_log(&disks.open_log(SyncTime::from(Duration::ZERO)), length, 1).await;
-            disks.log.lose_power();
-            let machine = disks.catalog();
-            let entry = |term, index| LogId { term, index };
-            machine.apply(entry(1, 0), Entry::Membership(&members())).unwrap();
-            for index in 1..3 {
-                machine.apply(entry(2, index), Entry::Blank).unwrap();
-            }
-            disks.engine.flush().unwrap();
-            let group = disks.start(SyncTime::from(Duration::from_millis(1))).await;
-            settle(&group).await;
-            let wal = &group.shared.storage.wal;
-            assert_eq!(wal.bounds(GROUP).purged, Some(entry(2, 2)), "{length} entries");
-            let log = wal.read(GROUP, 0, u64::MAX, usize::MAX).unwrap();
-            assert!(log.iter().all(|entry| entry.id.term > 2), "{length} entries: {log:?}");
-        });
+        check_that_a_log_follows((length, 1), 2);
     }
 }
 
@@ -130,26 +114,32 @@ fn a_log_that_went_another_way_than_the_machine_follows_it() {
 #[test]
 fn a_shorter_log_of_a_later_term_follows_the_machine() {
     for length in 1..6 {
-        simulate(1, async {
-            let mut disks = Disks::default();
-            let log = disks.open_log(SyncTime::from(Duration::ZERO));
-            write_log(&log, length, 3).await;
-            disks.log.lose_power();
-            let machine = disks.catalog();
-            let entry = |term, index| LogId { term, index };
-            machine.apply(entry(1, 0), Entry::Membership(&members())).unwrap();
-            for index in 1..9 {
-                machine.apply(entry(2, index), Entry::Blank).unwrap();
-            }
-            disks.engine.flush().unwrap();
-            let group = disks.start(SyncTime::from(Duration::from_millis(1))).await;
-            settle(&group).await;
-            let wal = &group.shared.storage.wal;
-            assert_eq!(wal.bounds(GROUP).purged, Some(entry(2, 8)), "{length} entries");
-            let log = wal.read(GROUP, 0, u64::MAX, usize::MAX).unwrap();
-            assert!(log.iter().all(|entry| entry.id.index > 8), "{length} entries: {log:?}");
-        });
+        check_that_a_log_follows((length, 3), 8);
     }
+}
+
+/// Starts a replica with a log of this length and term, whose machine has applied entries of term 2 up to an index:
+/// nothing may be left of the log up to there.
+fn check_that_a_log_follows((length, term): (u64, u64), applied: u64) {
+    simulate(1, async {
+        let mut disks = Disks::default();
+        write_log(&disks.open_log(SyncTime::from(Duration::ZERO)), length, term).await;
+        disks.log.lose_power();
+        let machine = disks.catalog();
+        let entry = |term, index| LogId { term, index };
+        machine.apply(entry(1, 0), Entry::Membership(&members())).unwrap();
+        for index in 1..=applied {
+            machine.apply(entry(2, index), Entry::Blank).unwrap();
+        }
+        disks.engine.flush().unwrap();
+        let group = disks.start(SyncTime::from(Duration::from_millis(1))).await;
+        settle(&group).await;
+        let wal = &group.shared.storage.wal;
+        assert_eq!(wal.bounds(GROUP).purged, Some(entry(2, applied)), "{length} entries");
+        let log = wal.read(GROUP, 0, u64::MAX, usize::MAX).unwrap();
+        let is_new = |id: LogId| id.term > 2 && id.index > applied;
+        assert!(log.iter().all(|entry| is_new(entry.id)), "{length} entries: {log:?}");
+    });
 }
 
 /// A leader that is told that its snapshot is installed never sends those entries again.

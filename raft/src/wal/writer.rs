@@ -26,8 +26,8 @@ const SPARES_MAX: usize = 4;
 /// as clients are few. Otherwise the workers have enough to do.
 const BRIEF_BYTES_MAX: usize = 2 << 10;
 const BRIEF_MAX: Duration = Duration::from_micros(500);
-/// Entries are moved out of the oldest segment only if they fill no more than this part of it, or all that is needed no more than
-/// this part of all segments; otherwise a flush of the state machines will soon let them go.
+/// Entries are moved out of the oldest segment only if they fill no more than this part of it, or all that is
+/// needed no more than this part of all segments; otherwise a flush of the state machines will soon let them go.
 const MOVED_FRACTION: u64 = 8;
 
 /// Where the log ends.
