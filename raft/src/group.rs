@@ -21,7 +21,7 @@ use crate::check_quorum::CheckQuorum;
 use crate::ending::{Ending, Stop};
 use crate::inquiries::{Inquirer, Inquiries};
 use crate::log_store::LogStore;
-use crate::network::Network;
+use crate::network::{GivenUp, Network};
 use crate::pace::Pace;
 use crate::proposals::Proposals;
 use crate::quiescence::Rest;
@@ -248,6 +248,7 @@ struct Shared<M: Machine> {
     snapshots: SnapshotStore,
     durable: Durable,
     offers: Offers,
+    given_up: GivenUp,
     ending: Ending,
     /// Who leads, as far as this replica knows.
     server: openraft::alias::WatchReceiverOf<TypeConfig, ServerMetrics>,
@@ -294,6 +295,7 @@ impl<M: Machine> Group<M> {
             durable.clone(),
             work,
         );
+        let given_up = GivenUp::default();
         let network = Network {
             transport: transport.clone(),
             group,
@@ -302,6 +304,7 @@ impl<M: Machine> Group<M> {
             executor: storage.executor,
             offers: offers.clone(),
             pace: Pace::default(),
+            given_up: given_up.clone(),
         };
         let config = options.config(group).validate().map_err(|error| failed(error.to_string()))?;
         let log = LogStore::new(storage.wal.clone(), group).reading_on(storage.executor);
@@ -341,6 +344,7 @@ impl<M: Machine> Group<M> {
             snapshots,
             durable,
             offers,
+            given_up,
             ending,
             installing: Mutex::default(),
         };
@@ -616,10 +620,15 @@ impl<M: Machine> Group<M> {
     }
 
     /// Lets the log go up to an entry, but no further than `mark_durable` does: a replica elsewhere that still
-    /// needs it will get a snapshot.
+    /// needs it will get a snapshot. One that is being sent it may have it, as long as that does not take too much.
     pub async fn purge(&self, upto: LogId) {
         if self.holds_the_log() {
             return;
+        }
+        if let Some(flushed) = self.shared.durable.get().applied
+            && !may_be_held(&self.shared.storage.wal.stats())
+        {
+            self.shared.given_up.set(upto.index.min(flushed.index));
         }
         // An error means that the replica has stopped, which its status tells.
         let _ = self.shared.raft.trigger().purge_log(upto.index).await;

@@ -7,6 +7,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -55,6 +56,24 @@ pub(crate) struct Network<M> {
     pub(crate) executor: Executor,
     pub(crate) offers: Offers,
     pub(crate) pace: Pace,
+    pub(crate) given_up: GivenUp,
+}
+
+/// Up to where the log goes although somebody has not got that far: openraft keeps what a stream of entries may still
+/// have to send, and one to a slow follower never ends by itself. Clones share it.
+#[derive(Clone, Default)]
+pub(crate) struct GivenUp(Arc<AtomicU64>);
+
+impl GivenUp {
+    /// Entries up to this one go.
+    pub(crate) fn set(&self, index: u64) {
+        self.0.fetch_max(index, Ordering::Relaxed);
+    }
+
+    /// True if a follower that has everything up to an entry needs a snapshot now.
+    fn includes(&self, matching: u64) -> bool {
+        matching < self.0.load(Ordering::Relaxed)
+    }
 }
 
 /// The way to one replica.
@@ -67,6 +86,7 @@ pub(crate) struct Peer<M> {
     machine: Arc<M>,
     executor: Executor,
     offers: Offers,
+    given_up: GivenUp,
     /// What it is to others that get entries; none on other lanes.
     follower: Option<Follower>,
 }
@@ -82,6 +102,7 @@ impl<M: Machine> Network<M> {
             machine: self.machine.clone(),
             executor: self.executor,
             offers: self.offers.clone(),
+            given_up: self.given_up.clone(),
             follower: (lane == Lane::Append).then(|| self.pace.follower(target)),
         }
     }
@@ -322,19 +343,26 @@ impl<M: Machine> RaftNetworkV2<TypeConfig> for Peer<M> {
             Lane::Control | Lane::Snapshot => option.soft_ttl(),
         };
         // Requests leave in order because `append` sends when it is called; answers are awaited in
-        // the same order. After the first that is no plain success the stream ends.
+        // the same order. After the first that is no plain success the stream ends, and also where the follower lags so
+        // far behind that the log goes on without it.
         let peer = &*self;
         let requests = peer.paced(input);
         let answers = requests.map(move |request| peer.append(request, deadline));
         let answers = answers.buffered(PIPELINE_DEPTH).boxed();
-        let stream = stream::unfold(Some(answers), move |answers| async move {
-            let mut answers = answers?;
-            match answers.next().await? {
+        let begun = Some((answers, None));
+        let stream = stream::unfold(begun, move |state: Option<(_, Option<u64>)>| async move {
+            let (mut answers, matching) = state?;
+            if matching.is_some_and(|matching| peer.given_up.includes(matching)) {
+                let reason = "the log goes on without it, it needs a snapshot";
+                return Some((Err(NetworkError::from_string(reason).into()), None));
+            }
+            match BoxStream::next(&mut answers).await? {
                 Ok(Ok(matching)) => {
-                    if let (Some(follower), Some(last)) = (&peer.follower, &matching) {
-                        follower.answered(last.index());
+                    let last = matching.as_ref().map(|last| last.index());
+                    if let (Some(follower), Some(last)) = (&peer.follower, last) {
+                        follower.answered(last);
                     }
-                    Some((Ok(Ok(matching)), Some(answers)))
+                    Some((Ok(Ok(matching)), Some((answers, last))))
                 }
                 Ok(Err(refused)) => Some((Ok(Err(refused)), None)),
                 Err(error) => Some((Err(error.into()), None)),

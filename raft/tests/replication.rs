@@ -5,7 +5,7 @@ mod common;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use common::{Cluster, Loss, replica, simulate};
+use common::{Cluster, Loss, NodeOptions, replica, simulate};
 use ephemeris_raft::disk::Disk as _;
 use ephemeris_raft::testing::Weather;
 use ephemeris_raft::{ProposeError, ReadError};
@@ -501,6 +501,32 @@ fn a_snapshot_transfer_survives_interruptions() {
         cluster.network.set_weather(Weather::FAIR);
         cluster.wait_for_agreement().await;
         assert_eq!(cluster.peek(away, "i299"), Some(299));
+    });
+}
+
+/// It answers in time, so that openraft goes on sending it entries, and keeps those that it may still have to send.
+#[test]
+fn a_follower_that_lags_for_good_does_not_pin_the_log() {
+    for_seeds(async |seed| {
+        let options = NodeOptions { segment_bytes: 2048, ..NodeOptions::default() };
+        let cluster = Cluster::start_with(3, seed, options).await;
+        let leader = cluster.wait_for_leader().await;
+        let slow = leader % 3 + 1;
+        cluster.upsert(leader, "a", 0).await.unwrap();
+        cluster.network.delay(NodeId(slow), Duration::from_millis(400));
+        let mut most = 0;
+        for serial in 0..2000 {
+            cluster.client(leader).upsert_large("large", serial, 2000).await.unwrap();
+            if serial % 10 == 0 {
+                cluster.checkpoint(leader).await;
+                cluster.node(leader).purge_overdue().await;
+                most = most.max(cluster.node(leader).log_segments());
+            }
+        }
+        assert!((64..200).contains(&most), "{most} segments");
+        cluster.network.delay(NodeId(slow), Duration::ZERO);
+        cluster.wait_for_agreement().await;
+        assert_eq!(cluster.peek(slow, "large"), Some(1999));
     });
 }
 

@@ -31,8 +31,13 @@ pub struct Proposal {
 
 /// Most bytes of a transaction's writes, encoded: whatever they hold, decoding them stays below its limit.
 pub const WRITES_BYTES_MAX: usize = 8 << 20;
-/// Most bytes of bodies that a transaction shows, of items that were read or patched.
-pub const SHOWN_BYTES_MAX: usize = 16 << 20;
+/// Most bytes of bodies that a transaction works on, both of those that it finds and of those that it stores.
+pub const TRANSACTION_BYTES_MAX: usize = 16 << 20;
+/// No further write belongs to a transaction whose changes of index entries take more.
+pub(crate) const TRANSACTION_ENTRIES_BYTES_MAX: usize = 64 << 20;
+/// Operations that a transaction may take for conditions of patches and computed properties before it is refused: about
+/// a tenth of a second.
+pub(crate) const TRANSACTION_OPERATIONS_MAX: u64 = 1_000_000;
 
 /// A write of one item that takes no more than this, encoded, is brief.
 const BRIEF_BYTES_MAX: usize = 4 << 10;
@@ -253,12 +258,12 @@ pub enum Refusal {
     /// The item lies outside the partition's range: the proposer's map was old.
     #[error("the item does not belong to this partition")]
     WrongPartition,
-    /// The transaction reads or patches more than its answer may show.
+    /// The transaction works on more than replicas do at once.
     #[error(
-        "The items that the batch reads and patches have more than {SHOWN_BYTES_MAX} bytes. Ask for them in \
-         several batches."
+        "The items of the batch, as they were and as they would be, have more than {TRANSACTION_BYTES_MAX} \
+         bytes, too many indexed values, or conditions and computed properties that take long. Split the batch."
     )]
-    TooMuchShown,
+    TransactionTooLarge,
 }
 
 impl From<InvalidTtl> for Refusal {

@@ -17,7 +17,7 @@ use thiserror::Error;
 use crate::document::{Document, DocumentRules, IdField, InvalidDocument};
 use crate::json::Scalar;
 use crate::partition_key::KeyDefinition;
-use crate::query::{self, CompiledQuery, Metric, QueryError};
+use crate::query::{self, CompiledQuery, Metric, Needed, QueryError};
 
 /// Most operations of one patch.
 pub const PATCH_OPERATIONS_MAX: usize = 10;
@@ -163,11 +163,19 @@ pub enum PatchFailure {
 impl PatchRequest {
     /// Carries the patch out on a stored body.
     ///
-    /// `shown` is the item as clients see it, which is what the condition is about.
-    pub fn carry_out(&self, body: &[u8], shown: &[u8]) -> Result<Document, PatchFailure> {
+    /// `shown` gives what the condition needs of the item as clients see it. Judging it takes from the operations that
+    /// are left to the transaction; if there are none left then, it may have needed more.
+    pub fn carry_out(
+        &self,
+        body: &[u8],
+        shown: impl FnOnce(&Needed) -> query::Value,
+        operations: &mut u64,
+    ) -> Result<Document, PatchFailure> {
         let patch = Patch::parse(&self.text, &self.rules)
             .map_err(|error| PatchFailure::Result(error.to_string()))?;
-        if !patch.condition_holds(shown) {
+        let holds =
+            |condition: &CompiledQuery| condition.keeps(&shown(condition.needed()), operations);
+        if !patch.condition.as_ref().is_none_or(holds) {
             return Err(PatchFailure::Condition);
         }
         let mut value: Value = serde_json::from_slice(body).expect("a stored body is JSON");
@@ -249,13 +257,6 @@ impl Patch {
             Some(_) => return Err(malformed("'condition' must be a string")),
         };
         Ok(Self { operations, condition })
-    }
-
-    fn condition_holds(&self, shown: &[u8]) -> bool {
-        self.condition.as_ref().is_none_or(|condition| {
-            let item = query::Value::from_json(shown).expect("a shown item is JSON");
-            condition.keeps(&item)
-        })
     }
 }
 

@@ -272,7 +272,7 @@ impl From<Refusal> for ApiError {
             Refusal::InvalidTtl { .. } => ApiError::BadRequest(message),
             Refusal::PatchFailed(failure) => failure.into(),
             Refusal::WrongPartition => ApiError::StaleMap,
-            Refusal::TooMuchShown => ApiError::TooLarge(message),
+            Refusal::TransactionTooLarge => ApiError::TooLarge(message),
         }
     }
 }

@@ -62,6 +62,8 @@ pub struct MemoryNetwork {
 struct Shared {
     rng: SmallRng,
     weather: Weather,
+    /// How much longer messages to a node are under way.
+    delays: BTreeMap<NodeId, Duration>,
     routers: BTreeMap<NodeId, (Host, Router)>,
     /// Ordered pairs between which nothing gets through.
     cut: BTreeSet<(NodeId, NodeId)>,
@@ -88,6 +90,7 @@ impl MemoryNetwork {
         let shared = Shared {
             rng: SmallRng::seed_from_u64(seed),
             weather: Weather::FAIR,
+            delays: BTreeMap::new(),
             routers: BTreeMap::new(),
             cut: BTreeSet::new(),
             links: BTreeMap::new(),
@@ -119,6 +122,11 @@ impl MemoryNetwork {
     /// Sets how messages fare from now on.
     pub fn set_weather(&self, weather: Weather) {
         self.lock().weather = weather;
+    }
+
+    /// Sets how much longer than others messages to a node are under way from now on.
+    pub fn delay(&self, to: NodeId, by: Duration) {
+        self.lock().delays.insert(to, by);
     }
 
     /// Lets nothing through from one node to another.
@@ -155,10 +163,10 @@ impl MemoryNetwork {
         }
         let twice = shared.percent(weather.duplicate_percent);
         let parcel =
-            Parcel { at: shared.arrival(), message: message.clone(), answer: Some(sender) };
+            Parcel { at: shared.arrival(to), message: message.clone(), answer: Some(sender) };
         self.post(&mut shared, (from, to, lane), parcel);
         if twice {
-            let copy = Parcel { at: shared.arrival(), message: message.clone(), answer: None };
+            let copy = Parcel { at: shared.arrival(to), message: message.clone(), answer: None };
             self.post(&mut shared, (from, to, lane), copy);
         }
         receiver
@@ -219,7 +227,7 @@ impl MemoryNetwork {
                 std::task::Poll::Pending => handling.await,
             };
             let Some(answer) = parcel.answer else { return };
-            let at = network.lock().arrival();
+            let at = network.lock().arrival(from);
             sleep_until(at).await;
             if !network.lock().cut.contains(&(to, from)) {
                 let _ = answer.send(match result {
@@ -242,11 +250,12 @@ impl Shared {
         chance > 0 && self.rng.random_range(0..100) < chance
     }
 
-    fn arrival(&mut self) -> Instant {
+    fn arrival(&mut self, to: NodeId) -> Instant {
         let Weather { delay_min, delay_max, .. } = self.weather;
         let micros = |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         let delay = self.rng.random_range(micros(delay_min)..=micros(delay_max));
-        clock::monotonic() + Duration::from_micros(delay)
+        let more = self.delays.get(&to).copied().unwrap_or_default();
+        clock::monotonic() + Duration::from_micros(delay) + more
     }
 }
 

@@ -186,6 +186,19 @@ impl Node {
         async move { host.run(work).await }
     }
 
+    /// How many segments the log has.
+    pub(crate) fn log_segments(&self) -> u64 {
+        self.process().storage.wal.stats().segments
+    }
+
+    /// Lets entries go that are too old, as a node does from time to time.
+    pub(crate) async fn purge_overdue(&self) {
+        let Running { group, storage, .. } = self.process();
+        for (_, upto) in storage.wal.overdue() {
+            group.purge(upto).await;
+        }
+    }
+
     /// Puts the disks right; a replica that has stopped stays stopped.
     pub(crate) fn repair(&mut self) {
         self.log_disk.repair();

@@ -63,7 +63,8 @@ impl EntryChanges {
         }
     }
 
-    fn size(&self) -> usize {
+    /// How much of memory they take, about.
+    pub(crate) fn size(&self) -> usize {
         self.bytes.len() + self.changes.len() * size_of::<Change>()
     }
 

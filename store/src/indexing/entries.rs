@@ -108,21 +108,25 @@ impl Extractor {
         capture
     }
 
-    /// Adds the keys of an item's entries, behind what all keys of the generation begin with.
+    /// Adds the keys of an item's entries, behind what all keys of the generation begin with. Returns how many
+    /// operations its computed properties have taken.
     pub(crate) fn change(
         &self,
         changes: &mut EntryChanges,
         kind: ChangeKind,
         generation: &[u8],
         (container, stamp, body): (ContainerNumber, &Stamp, &[u8]),
-    ) -> Result<(), Fault> {
+    ) -> Result<u64, Fault> {
+        let mut operations = 0;
         let mut walk = Walk::new(self, changes, kind, generation, stamp);
         walk.enter(body)?;
         walk.member(TS, Scalar::UInt(stamp.ts.0));
         if self.computed.names().next().is_some() {
             let item = Value::read_item(body, stamp, container, &self.needed);
             let item = item.map_err(|error| Fault::corrupt("items", error))?;
-            for (name, value) in self.computed.of(&item) {
+            let (computed, spent) = self.computed.compute(&item);
+            operations = spent;
+            for (name, value) in computed {
                 walk.enter_computed(name, &value);
             }
         }
@@ -131,7 +135,7 @@ impl Extractor {
             walk.enter_shapes(&item, &mut Vec::new());
         }
         walk.finish();
-        Ok(())
+        Ok(operations)
     }
 }
 

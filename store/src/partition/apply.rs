@@ -11,7 +11,8 @@ use crate::charge::Charge;
 use crate::codec;
 use crate::command::{
     Action, Command, CommandEffect, Effect, ItemWrite, Outcome, Precondition, Proposal, Refusal,
-    Refused, SHOWN_BYTES_MAX, Written,
+    Refused, TRANSACTION_BYTES_MAX, TRANSACTION_ENTRIES_BYTES_MAX, TRANSACTION_OPERATIONS_MAX,
+    Written,
 };
 use crate::document::Document;
 use crate::engine::{Batch, Fault, Table};
@@ -20,6 +21,7 @@ use crate::indexing::{ChangeKind, EntryChanges, IndexState, UniqueKeys};
 use crate::item::{Item, ItemKey, Stamp};
 use crate::machine::{self, Entry, LogId, Membership, MetaTag};
 use crate::patch::{PatchFailure, PatchRequest};
+use crate::query;
 use crate::time::Seconds;
 use crate::timeline::{FeedPosition, NumberRow, OwnExpiry, VersionRow, expiry_key, feed_key};
 use crate::ttl::{ItemTtl, TtlField};
@@ -58,6 +60,10 @@ pub(super) struct Draft<'p> {
     due: Option<Seconds>,
     /// What deleting the items that were swept would have cost a user.
     pub(super) swept: Charge,
+    /// Bytes of the bodies that the writes of this entry found or stored.
+    handled: usize,
+    /// Operations that are left to them, for conditions of patches and computed properties.
+    pub(super) operations: u64,
     /// What the writes of this entry did so far, for the later ones to see.
     touched: Vec<(ItemKey, Option<Item>)>,
     /// What the entries before it did, as far as it is in the same batch.
@@ -194,6 +200,8 @@ impl<'p> Draft<'p> {
             membership: None,
             due: None,
             swept: Charge::ZERO,
+            handled: 0,
+            operations: TRANSACTION_OPERATIONS_MAX,
             touched: Vec::new(),
             written: BTreeMap::new(),
             found: VecDeque::new(),
@@ -271,14 +279,10 @@ impl<'p> Draft<'p> {
     /// Carries out a transaction; a refusal takes back every write before it.
     fn write(&mut self, writes: Vec<ItemWrite>) -> Result<Result<Vec<Written>, Refused>, Fault> {
         let before = self.state;
-        let (mut written, mut shown) = (Vec::with_capacity(writes.len()), 0);
+        (self.handled, self.operations) = (0, TRANSACTION_OPERATIONS_MAX);
+        let mut written = Vec::with_capacity(writes.len());
         for (operation, write) in (0_u16..).zip(writes) {
-            let result = self.write_item(operation, write)?.and_then(|one| {
-                shown += one.body.as_ref().map_or(0, Bytes::len);
-                let fits = shown <= SHOWN_BYTES_MAX;
-                if fits { Ok(one) } else { Err((Refusal::TooMuchShown, one.charge)) }
-            });
-            match result {
+            match self.write_item(operation, write)? {
                 Ok(one) => written.push(one),
                 Err((refusal, charge)) => {
                     self.state = before;
@@ -292,7 +296,8 @@ impl<'p> Draft<'p> {
                 }
             }
         }
-        self.shown += shown;
+        self.shown +=
+            written.iter().filter_map(|one| one.body.as_ref()).map(Bytes::len).sum::<usize>();
         Ok(Ok(written))
     }
 
@@ -306,6 +311,9 @@ impl<'p> Draft<'p> {
             return Ok(Err((Refusal::WrongPartition, Charge::ZERO)));
         }
         let stored = self.stored(&key)?;
+        if let Err(too_much) = self.handle(stored.as_ref().map_or(0, |item| item.body.len())) {
+            return Ok(Err(too_much));
+        }
         let live = stored.as_ref().filter(|item| !self.is_dead(&key, item));
         if live.is_some_and(|item| !precondition.means(item.stamp.number)) {
             return Ok(Err((Refusal::NotFound, Charge::NOT_FOUND)));
@@ -317,6 +325,9 @@ impl<'p> Draft<'p> {
         };
         Ok(Ok(match step {
             Step::Store { document, effect, shows_body } => {
+                if let Err(too_much) = self.handle(document.body.len()) {
+                    return Ok(Err(too_much));
+                }
                 if let Err(taken) = self.check_unique(&key, number, &document.body)? {
                     return Ok(Err(taken));
                 }
@@ -325,6 +336,10 @@ impl<'p> Draft<'p> {
             }
             Step::Move { from, to, document } => {
                 let stored = self.stored(&to)?;
+                let bytes = document.body.len() + stored.as_ref().map_or(0, |item| item.body.len());
+                if let Err(too_much) = self.handle(bytes) {
+                    return Ok(Err(too_much));
+                }
                 if let Some(taken) = stored.as_ref().filter(|item| !self.is_dead(&to, item)) {
                     let looked_at = Charge::point_read(taken.body.len());
                     return Ok(Err((Refusal::Conflict, looked_at)));
@@ -359,6 +374,20 @@ impl<'p> Draft<'p> {
         }))
     }
 
+    /// Notes that a write works on so many bytes of bodies more; refuses what would hold replicas up. One write by
+    /// itself never does.
+    fn handle(&mut self, bytes: usize) -> Result<(), (Refusal, Charge)> {
+        self.handled += bytes;
+        let is_too_much = self.handled > TRANSACTION_BYTES_MAX
+            || self.entries.size() > TRANSACTION_ENTRIES_BYTES_MAX
+            || self.operations == 0;
+        if is_too_much {
+            Err((Refusal::TransactionTooLarge, Charge::point_read(bytes)))
+        } else {
+            Ok(())
+        }
+    }
+
     /// True if everything a write touches lies in this partition. A renamed item must stay in its
     /// slot, which its number names.
     fn owns(&self, key: &ItemKey, action: &Action) -> bool {
@@ -376,7 +405,7 @@ impl<'p> Draft<'p> {
 
     /// Decides what an operation comes to, given the live version of its item.
     fn decide(
-        &self,
+        &mut self,
         action: Action,
         precondition: Precondition,
         live: Option<&Item>,
@@ -425,12 +454,19 @@ impl<'p> Draft<'p> {
         }
     }
 
-    fn patch(&self, request: &PatchRequest, live: &Item) -> Result<Step, (Refusal, Charge)> {
-        let shown = live.to_json(self.partition.spec.container);
-        match request.carry_out(&live.body, &shown) {
+    fn patch(&mut self, request: &PatchRequest, live: &Item) -> Result<Step, (Refusal, Charge)> {
+        let container = self.partition.spec.container;
+        let shown = |needed: &query::Needed| {
+            let item = query::Value::read_item(&live.body, &live.stamp, container, needed);
+            item.expect("a stored body is JSON")
+        };
+        match request.carry_out(&live.body, shown, &mut self.operations) {
             Ok(document) => {
                 self.check_ttl(&document)?;
                 Ok(Step::Store { document, effect: Effect::Replaced, shows_body: true })
+            }
+            Err(PatchFailure::Condition) if self.operations == 0 => {
+                Err((Refusal::TransactionTooLarge, Charge::point_read(live.body.len())))
             }
             Err(PatchFailure::Condition) => {
                 Err((Refusal::PreconditionFailed, Charge::point_read(live.body.len())))

@@ -19,9 +19,10 @@ use crate::item::{ItemKey, Stamp};
 use crate::timeline::VersionRow;
 use crate::ttl::PolicyEpoch;
 
-/// Bytes of bodies that one entry may walk when it builds: bounds the time of one apply, whatever size
-/// items have.
+/// Bytes of bodies that one entry may walk when it builds, and operations of computed properties: they bound the time
+/// of one apply, whatever items have.
 const BUILD_BYTES_MAX: usize = 4 << 20;
+const BUILD_OPERATIONS_MAX: u64 = 1_000_000;
 
 /// A version whose entries change: where its item stands, its stamp, its body.
 pub(super) type Version<'a> = (&'a ItemKey, &'a Stamp, &'a [u8]);
@@ -59,7 +60,8 @@ impl Draft<'_> {
         for generation in self.index.holding(key) {
             let prefix = generation.prefix(spec.group);
             let version = (spec.container, stamp, body);
-            generation.extractor().change(changes, kind, &prefix, version)?;
+            let spent = generation.extractor().change(changes, kind, &prefix, version)?;
+            self.operations = self.operations.saturating_sub(spent);
         }
         Ok(())
     }
@@ -77,7 +79,8 @@ impl Draft<'_> {
 
     /// Enters the next items into the generation that is being built; behind the last one it serves.
     pub(super) fn build_index(&mut self, limit: NonZeroU32) -> Result<CommandEffect, Fault> {
-        let (mut items, mut more, mut charge, mut bytes) = (0, false, Charge::ZERO, 0);
+        let (mut items, mut more, mut charge) = (0, false, Charge::ZERO);
+        let (mut bytes, mut operations) = (0, 0);
         let index = self.index.clone();
         let Some(build) = index.building() else {
             return Ok(CommandEffect::IndexBuilt { items, more, charge });
@@ -90,14 +93,16 @@ impl Draft<'_> {
             range = range.after(&partition.keys.item(through));
         }
         for version in partition.kept_items(&range, self.state.swept) {
-            if items == limit.get() || bytes >= BUILD_BYTES_MAX {
+            let is_long = bytes >= BUILD_BYTES_MAX || operations >= BUILD_OPERATIONS_MAX;
+            if items == limit.get() || is_long {
                 more = true;
                 break;
             }
             let (key, item) = version?;
             let version = (partition.spec.container, &item.stamp, &item.body[..]);
             let changes = &mut self.entries;
-            generation.extractor().change(changes, ChangeKind::Put, &prefix, version)?;
+            operations +=
+                generation.extractor().change(changes, ChangeKind::Put, &prefix, version)?;
             bytes += item.body.len();
             charge += Charge::index(item.body.len(), item.stamp.indexed_values);
             items += 1;

@@ -11,14 +11,16 @@ use super::*;
 use crate::charge::Charge;
 use crate::codec;
 use crate::command::{
-    Action, Command, CommandEffect, ItemWrite, Precondition, Proposal, Refusal, SHOWN_BYTES_MAX,
-    TooManyCleared,
+    Action, Command, CommandEffect, ItemWrite, Precondition, Proposal, Refusal, Refused,
+    TRANSACTION_BYTES_MAX, TooManyCleared,
 };
-use crate::document::Document;
+use crate::document::{Document, DocumentRules};
 use crate::engine::{MemoryEngine, Row};
 use crate::ids::{DatabaseNumber, ItemId, ItemNumber};
+use crate::indexing::{self, IndexRules};
 use crate::item::{Item, ItemKey, LogicalPartition};
 use crate::partition_key::{KeyDefinition, KeyKind, PartitionKey};
+use crate::patch::PatchRequest;
 use crate::snapshot::{ChunkRow, Exporter, Received};
 use crate::time::{ClockInterval, Millis, Seconds};
 use crate::ttl::{ItemTtl, PolicyEpoch, TimeToLive, TtlField, TtlPolicy, Vouchers};
@@ -72,27 +74,67 @@ fn truth(partition: &Partition) -> Option<Seconds> {
     expiries.min()
 }
 
-/// Answers of 200 MB would be held by every replica while it applies, for requests of 5 KB.
+/// What a transaction of these writes comes to: how many were carried out, or which one was refused and why.
+fn write(partition: &Partition, writes: &[ItemWrite]) -> Result<usize, (usize, Refusal)> {
+    let effect = apply(partition, 1, Command::Write(writes.to_vec()));
+    let CommandEffect::Write(result) = effect else { panic!("{effect:?}") };
+    let refused = |refused: Refused| (usize::from(refused.operation), refused.refusal);
+    result.map(|written| written.len()).map_err(refused)
+}
+
+fn writes(command: Command) -> Vec<ItemWrite> {
+    let Command::Write(writes) = command else { panic!("{command:?}") };
+    writes
+}
+
+/// A hundred items are 200 MB, for a request of 5 KB: every replica would be held up, and hold them in memory.
 #[test]
-fn a_transaction_shows_only_so_much() {
-    let partition = partition(&MemoryEngine::default());
+fn a_transaction_works_on_only_so_many_bytes() {
     let body = format!("{{\"x\":\"{}\"}}", "x".repeat(2 << 20));
-    apply(&partition, 1, upsert_body(0, None, body.as_bytes(), 0));
-    let Command::Write(stored) = upsert(0, None) else { unreachable!("it is a write") };
-    let Command::Write(mut writes) = upsert(3, None) else { unreachable!("it is a write") };
-    let read = ItemWrite { action: Action::Read, ..stored[0].clone() };
-    let fitting = SHOWN_BYTES_MAX / body.len();
-    writes.extend(vec![read.clone(); fitting + 1]);
-    let refused = apply(&partition, 2, Command::Write(writes.clone()));
-    let CommandEffect::Write(Err(refused)) = refused else { panic!("{refused:?}") };
-    assert_eq!(
-        (usize::from(refused.operation), refused.refusal),
-        (fitting + 1, Refusal::TooMuchShown)
-    );
-    assert_eq!(partition.fetch(&writes[0].key).unwrap().into_item(), None, "all or nothing");
-    writes.pop();
-    let written = apply(&partition, 3, Command::Write(writes));
-    assert!(matches!(&written, CommandEffect::Write(Ok(written)) if written.len() == fitting + 1));
+    let fitting = TRANSACTION_BYTES_MAX / body.len();
+    let stored = |id: usize| writes(upsert_body(3 * id as u64, None, body.as_bytes(), 0)).remove(0);
+    for action in [Action::Read, Action::Delete] {
+        let partition = partition(&MemoryEngine::default());
+        for id in 1..=fitting + 1 {
+            assert_eq!(write(&partition, &[stored(id)]), Ok(1));
+        }
+        let small = writes(upsert(0, None));
+        let acts = (1..=fitting + 1).map(|id| ItemWrite { action: action.clone(), ..stored(id) });
+        let mut all: Vec<ItemWrite> = small.iter().cloned().chain(acts).collect();
+        let refused = Err((fitting + 1, Refusal::TransactionTooLarge));
+        assert_eq!(write(&partition, &all), refused);
+        assert_eq!(partition.fetch(&small[0].key).unwrap().into_item(), None, "all or nothing");
+        assert_eq!(partition.state().items(), fitting as u64 + 1);
+        all.pop();
+        assert_eq!(write(&partition, &all), Ok(fitting + 1));
+    }
+}
+
+/// Conditions that each are within their limit may not take forever together.
+#[test]
+fn a_transaction_judges_only_so_long() {
+    let partition = partition(&MemoryEngine::default());
+    let body = format!(r#"{{"id":"i0","pk":0,"t":[{}]}}"#, vec!["1"; 150].join(","));
+    let stored = writes(upsert_body(0, None, body.as_bytes(), 0)).remove(0);
+    assert_eq!(write(&partition, std::slice::from_ref(&stored)), Ok(1));
+    let paths = vec![vec!["pk".into()]];
+    let index = IndexRules::new(&indexing::complete(None).unwrap()).unwrap();
+    let rules = DocumentRules::new(KeyDefinition { kind: KeyKind::HashV2, paths }, index);
+    let condition =
+        "FROM c WHERE NOT EXISTS(SELECT VALUE 1 FROM a IN c.t JOIN b IN c.t WHERE a > b)";
+    let text = serde_json::json!({
+        "operations": [{ "op": "incr", "path": "/n", "value": 1 }],
+        "condition": condition,
+    });
+    let text = text.to_string().into_bytes();
+    let action = Action::Patch(PatchRequest { text, rules: rules.into() });
+    let patch = ItemWrite { action, ..stored };
+    let Err((refused, reason)) = write(&partition, &vec![patch.clone(); 100]) else {
+        panic!("a hundred such conditions take seconds")
+    };
+    assert_eq!(reason, Refusal::TransactionTooLarge);
+    assert!((5..50).contains(&refused), "{refused}");
+    assert_eq!(write(&partition, &vec![patch; refused]), Ok(refused), "so many it may be");
 }
 
 #[test]

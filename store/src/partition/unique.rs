@@ -2,10 +2,10 @@
 //!
 //! 1. Every item has an entry for each key, which leads from its values to it and ends with its
 //!    number: what goes with an item that has expired is never the entry of the one that came after.
-//! 2. A write looks at the items with the same entries, as the writes before it left them, and is
-//!    refused if one of them is alive and has the same values.
+//! 2. A write looks at the items with the same values, as the writes before it left them, and is refused if one of
+//!    them is alive.
 //! 3. Dead ones hold nothing (`docs/TTL.md` R7). Their entries go at once, so that there is no more
-//!    than one to look at, but for values that only the items tell apart.
+//!    than one to look at.
 
 use std::collections::BTreeMap;
 
@@ -108,13 +108,12 @@ impl Draft<'_> {
                 let other = self.stored(&holder)?;
                 let other = other.ok_or_else(|| Fault::corrupt("unique", "no such item"))?;
                 assert_eq!(other.stamp.number, holds, "an entry leads to its item");
-                if self.is_dead(&holder, &other) {
-                    self.unique.set(row, None);
-                } else if entry.is_shared_by(&keys.entries(group, &holder, &other.body)?) {
+                if !self.is_dead(&holder, &other) {
                     let paths = keys.paths(&entry);
                     let looked_at = Charge::point_read(other.body.len());
                     return Ok(Err((Refusal::UniqueKeyTaken { paths }, looked_at)));
                 }
+                self.unique.set(row, None);
             }
         }
         Ok(Ok(()))

@@ -137,18 +137,21 @@ impl CompiledQuery {
         self.effort
     }
 
-    /// True if an item satisfies a condition. It has the budget of a computed property, because every
-    /// replica evaluates it while applying; past that it does not hold.
-    pub fn keeps(&self, item: &Value) -> bool {
+    /// True if an item satisfies a condition. It has the budget of a computed property, because every replica evaluates
+    /// it while applying; past that it does not hold. It takes from the operations that are left: all of them, if it
+    /// needs more.
+    pub fn keeps(&self, item: &Value, left: &mut u64) -> bool {
         let moment = Moment::new(Millis(0), Millis(0), 0);
-        let (operations, bytes) = (COMPUTED_OPERATIONS_MAX, COMPUTED_BYTES_MAX);
-        let run = Run::with_budget(moment, Tariff::Agreed, operations, bytes);
+        let operations = (*left).min(COMPUTED_OPERATIONS_MAX);
+        let run = Run::with_budget(moment, Tariff::Agreed, operations, COMPUTED_BYTES_MAX);
         let mut kept = false;
         self.for_each_row(item, ItemNumber(0), &run, &mut |_| {
             kept = true;
             ControlFlow::Break(())
         });
-        kept && run.exceeded().is_none()
+        let is_cut_short = run.is_over() && operations < COMPUTED_OPERATIONS_MAX;
+        *left -= if is_cut_short { operations } else { run.spent() };
+        kept && !run.is_over()
     }
 
     /// The partition key that every item satisfying the filter has, if the filter says so.

@@ -142,12 +142,21 @@ impl ComputedProperties {
     /// Every computed property of an item, in the order of the definition; undefined where it cannot
     /// be computed.
     pub fn of(&self, item: &Value) -> Vec<(&str, Value)> {
-        let value = |property: &ComputedProperty| {
+        self.compute(item).0
+    }
+
+    /// The same, and how many operations it has taken.
+    pub(crate) fn compute(&self, item: &Value) -> (Vec<(&str, Value)>, u64) {
+        let mut spent = 0;
+        let mut value = |property: &ComputedProperty| {
             let run = Run::new(Moment::new(Millis(0), Millis(0), 0));
             let row = Row::of(item, ItemNumber(0));
-            run.compute(|| property.body.evaluate(&row, &run)).into_owned()
+            let value = run.compute(|| property.body.evaluate(&row, &run)).into_owned();
+            spent += run.spent();
+            value
         };
-        self.0.iter().map(|property| (property.name.as_str(), value(property))).collect()
+        let values = self.0.iter().map(|property| (property.name.as_str(), value(property)));
+        (values.collect(), spent)
     }
 
     /// An item in which the computed properties stand in for stored ones of their names.

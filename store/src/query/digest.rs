@@ -5,7 +5,7 @@ use sha2::{Digest as _, Sha256};
 use super::value::Value;
 
 /// The digest of some values, one after the other.
-pub(super) fn of_all<'v>(values: impl IntoIterator<Item = &'v Value>) -> u128 {
+pub(crate) fn of_all<'v>(values: impl IntoIterator<Item = &'v Value>) -> u128 {
     let mut hash = Sha256::new();
     values.into_iter().for_each(|value| hash.update(value.key()));
     let digest = hash.finalize();

@@ -49,6 +49,7 @@ pub use anchors::{Anchor, Anchored};
 pub use compile::{JOINS_MAX, USER_DEFINED_CALLS_MAX};
 pub use compiled::{AGGREGATES_MAX, CompiledQuery, SortOrder, Window};
 pub use computed::{COMPUTED_PROPERTIES_MAX, ComputedProperties, InvalidComputed};
+pub(crate) use digest::of_all as digest_of_all;
 pub use error::{QueryError, Span};
 pub use evaluate::Row;
 pub use execute::{Halt, Question, Signal, Source, run_page};

@@ -3,6 +3,7 @@
 //! `UPDATE_GOLDENFILES=1 cargo test -p ephemeris-store --test golden` rewrites the expectations;
 //! review the difference.
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::fmt::Write as _;
 use std::num::NonZeroU32;
@@ -483,17 +484,18 @@ impl Runner {
         Ok(text)
     }
 
-    /// `unique`: which items the entries of unique keys are of.
+    /// `unique`: which items the entries of unique keys are of, whatever their values.
     fn unique(&self) -> Answer {
         let range = self.partition.ranges().into_iter().find(|range| range.table == Table::Unique);
         let range = range.expect("unique keys are part of a partition");
-        let mut text = String::new();
+        let mut entries = BTreeSet::new();
         for (key, item) in self.partition.snapshot().rows(&range)? {
             let (prefix, number) = key.split_last_chunk().ok_or("an entry ends with a number")?;
-            let (of, number) = (prefix[8], ItemNumber(u64::from_be_bytes(*number)).count());
-            writeln!(text, "key {of}: {}, item {number}", item_id(&ItemKey::from_bytes(&item)?))?;
+            let number = ItemNumber(u64::from_be_bytes(*number)).count();
+            entries.insert((prefix[8], number, item_id(&ItemKey::from_bytes(&item)?)));
         }
-        Ok(text)
+        let line = |(of, number, id)| format!("key {of}: {id}, item {number}\n");
+        Ok(entries.into_iter().map(line).collect())
     }
 
     /// `rows`: what lies in the tables, but for garbage.

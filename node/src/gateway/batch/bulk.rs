@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use axum::http::StatusCode;
 use bytes::Bytes;
 use ephemeris_store::charge::Charge;
-use ephemeris_store::command::{Effect, Refusal, SHOWN_BYTES_MAX};
+use ephemeris_store::command::Effect;
 use ephemeris_store::ids::{Lsn, RangeId};
 use ephemeris_store::item::ItemKey;
 use ephemeris_store::partition_key::PartitionKey;
@@ -27,6 +27,9 @@ use crate::gateway::{Call, Gateway};
 
 /// Operations under way at the same time.
 const AT_ONCE: usize = 16;
+
+/// Most bytes of the bodies that an answer shows: it is held in memory.
+const SHOWN_BYTES_MAX: usize = 16 << 20;
 
 /// A request under way.
 struct Bulk<'a> {
@@ -180,7 +183,11 @@ impl Bulk<'_> {
                 let shown = written.body.as_ref().filter(|_| is_read || content == Content::Full);
                 let fits = self.fits(shown.map_or(0, Bytes::len));
                 if !fits && is_read {
-                    let outcome = Outcome::refused(&Refusal::TooMuchShown.into(), charge);
+                    let reason = format!(
+                        "The items that the request reads and patches have more than {SHOWN_BYTES_MAX} bytes. Ask \
+                         for them in several requests."
+                    );
+                    let outcome = Outcome::refused(&ApiError::TooLarge(reason), charge);
                     return Outcome { session, ..outcome };
                 }
                 let content = if fits { content } else { Content::Minimal };

@@ -239,7 +239,7 @@ proptest! {
             &format!("FROM c WHERE {condition}"),
             Metric::default(),
         );
-        if query.unwrap().keeps(&item) {
+        if query.unwrap().keeps(&item, &mut { u64::MAX }) {
             let epk = key(&["a", "b"]).place(&PartitionKey(vec![component(&a), component(&b)])).epk;
             let places = places(&text, &["a", "b"], &Parameters::default());
             let holds = |(min, max): &(String, String)| {

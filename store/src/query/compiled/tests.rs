@@ -79,7 +79,8 @@ fn top_comes_before_offset_and_limit() {
 fn a_condition_sees_nothing_but_the_item() {
     let item = Value::from_json(br#"{"a":1,"t":[1,2]}"#).unwrap();
     let keeps = |text: &str| {
-        CompiledQuery::condition(text, Metric::default()).map(|query| query.keeps(&item))
+        let condition = CompiledQuery::condition(text, Metric::default());
+        condition.map(|condition| condition.keeps(&item, &mut { u64::MAX }))
     };
     assert_eq!(keeps("FROM c WHERE c.a = 1"), Ok(true));
     assert_eq!(keeps("from c where EXISTS(SELECT VALUE t FROM t IN c.t WHERE t > 1)"), Ok(true));

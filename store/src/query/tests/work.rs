@@ -138,7 +138,7 @@ fn a_condition_has_the_budget_of_a_computed_property() {
     let condition = CompiledQuery::condition(text, Metric::default()).unwrap();
     let keeps = |count: usize| {
         let item = format!(r#"{{"t":[{}]}}"#, vec!["1"; count].join(","));
-        condition.keeps(&Value::from_json(item.as_bytes()).unwrap())
+        condition.keeps(&Value::from_json(item.as_bytes()).unwrap(), &mut { u64::MAX })
     };
     assert!(keeps(100));
     assert!(!keeps(1000), "a million rows are beyond its budget");
@@ -310,5 +310,7 @@ fn members_of_a_wide_object_are_soon_found() {
     let item = format!(r#"{{{members},"t":[{}],"last":0}}"#, vec!["0"; 60_000].join(","));
     let item = Value::from_json(item.as_bytes()).unwrap();
     let text = "FROM c WHERE NOT EXISTS(SELECT VALUE 1 FROM t IN c.t WHERE t != c.last)";
-    assert!(CompiledQuery::condition(text, Metric::default()).unwrap().keeps(&item));
+    assert!(
+        CompiledQuery::condition(text, Metric::default()).unwrap().keeps(&item, &mut { u64::MAX })
+    );
 }
