@@ -615,6 +615,13 @@ impl<M: Machine> Group<M> {
             return;
         }
         self.shared.durable.set(progress);
+        let (snapshots, flushed) =
+            (self.shared.snapshots.clone(), self.shared.durable.get().applied);
+        let tidied = self.shared.storage.executor.run(move || snapshots.tidy(flushed)).await;
+        if let Err(error) = tidied {
+            // They do no harm, and are tried again after the next flush.
+            debug!(group = %self.shared.id, %error, "files of old snapshots stay");
+        }
         // An error means that the replica has stopped, which its status tells.
         let _ = self.shared.raft.trigger().snapshot().await;
     }

@@ -75,6 +75,8 @@ struct Staging {
     incoming: Option<Incoming>,
     /// Complete files that were handed over to be installed.
     held: BTreeSet<String>,
+    /// True if the group has no other files on the disk.
+    is_tidy: bool,
 }
 
 /// A snapshot that is arriving.
@@ -105,6 +107,13 @@ impl SnapshotStore {
         format!("{}-{term}-{index}.snapshot", self.group)
     }
 
+    /// The position that a file is of.
+    fn position(&self, name: &str) -> Option<LogId> {
+        let rest = name.strip_prefix(&format!("{}-", self.group))?;
+        let (term, index) = rest.strip_suffix(".snapshot")?.split_once('-')?;
+        Some(LogId { term: term.parse().ok()?, index: index.parse().ok()? })
+    }
+
     /// Prepares to receive a snapshot of this position; answers what is here of it.
     pub(crate) fn begin(&self, position: Option<LogId>) -> Result<Received, StageError> {
         let mut staging = self.staging();
@@ -113,6 +122,7 @@ impl SnapshotStore {
             return Ok(known.received.clone());
         }
         let name = self.file_name(position);
+        staging.is_tidy = false;
         let staged = self.take_up(position, name, &staging.held)?;
         let received = staged.received.clone();
         staging.incoming = Some(staged);
@@ -127,9 +137,8 @@ impl SnapshotStore {
         name: String,
         held: &BTreeSet<String>,
     ) -> io::Result<Incoming> {
-        let prefix = format!("{}-", self.group);
-        for other in self.disk.list()? {
-            if other.starts_with(&prefix) && other != name && !held.contains(&other) {
+        for other in self.names()? {
+            if other != name && !held.contains(&other) {
                 self.disk.remove(&other)?;
             }
         }
@@ -280,13 +289,40 @@ impl SnapshotStore {
         }
     }
 
+    /// Removes files of snapshots that a replica does without: of positions that it has reached by its log, and the
+    /// engine, too, so that no crash takes it back.
+    pub(crate) fn tidy(&self, flushed: Option<LogId>) -> io::Result<()> {
+        let mut staging = self.staging();
+        self.stop.check()?;
+        if staging.is_tidy {
+            return Ok(());
+        }
+        staging.incoming.take_if(|known| known.position <= flushed);
+        let (mut left, names) = (0, self.names()?);
+        for name in &names {
+            if self.position(name) <= flushed && !staging.held.contains(name) {
+                self.disk.remove(name)?;
+            } else {
+                left += 1;
+            }
+        }
+        staging.is_tidy = left == 0;
+        Ok(())
+    }
+
+    /// The group's files.
+    fn names(&self) -> io::Result<Vec<String>> {
+        let prefix = format!("{}-", self.group);
+        let mut names = self.disk.list()?;
+        names.retain(|name| name.starts_with(&prefix));
+        Ok(names)
+    }
+
     /// Removes every staged file of a group whose rows were removed. A replica that is being stopped stages none
     /// after that.
     pub(crate) fn clear(&self, engine: &dyn Engine) -> io::Result<()> {
         let _nothing_is_staged_meanwhile = self.staging();
-        let prefix = format!("{}-", self.group);
-        let mut names = self.disk.list()?;
-        names.retain(|name| name.starts_with(&prefix));
+        let names = self.names()?;
         if names.is_empty() {
             return Ok(());
         }

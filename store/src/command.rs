@@ -12,8 +12,8 @@ use crate::document::Document;
 use crate::ids::{Etag, ItemNumber, Lsn};
 use crate::indexing::{IndexRules, UniqueKeys};
 use crate::item::{ItemKey, LogicalPartition, Stamp};
-use crate::partition::ClearedRows;
 use crate::partition::Retention;
+use crate::partition::{BuildStep, ClearedRows};
 use crate::patch::{PatchFailure, PatchRequest};
 use crate::time::{ClockInterval, Millis};
 use crate::ttl::{InvalidTtl, PolicyEpoch, TtlPolicy, Vouchers};
@@ -58,7 +58,7 @@ impl Proposal {
             | Command::SweepCleared(_)
             | Command::Sweep { .. }
             | Command::SetIndexPolicy { .. }
-            | Command::BuildIndex { .. }
+            | Command::BuildIndex(_)
             | Command::SetUniqueKeys(_) => &[],
         };
         let write_bytes = |write: &ItemWrite| {
@@ -111,11 +111,8 @@ pub enum Command {
         /// The new rules.
         rules: IndexRules,
     },
-    /// Enters up to `limit` items into the index that the last policy asks for.
-    BuildIndex {
-        /// The most items to enter.
-        limit: NonZeroU32,
-    },
+    /// Enters items into the index that the last policy asks for.
+    BuildIndex(BuildStep),
     /// Sets the container's unique keys, before there are items; ignored if they are set.
     SetUniqueKeys(UniqueKeys),
 }
@@ -399,7 +396,6 @@ mod tests {
         let limit = NonZeroU32::MIN;
         assert!(!is_brief(Command::SweepCleared(ClearedRows::default())));
         assert!(!is_brief(Command::Sweep { limit, grace: Millis(1) }));
-        assert!(!is_brief(Command::BuildIndex { limit }));
         assert!(!Proposal::is_brief(b""));
     }
 }

@@ -194,7 +194,9 @@ fn partition() -> String {
     story.tell(Command::Sweep { limit: LIMIT, grace: Millis(1000) });
     let other = rules_without_values();
     story.tell(Command::SetIndexPolicy { epoch: PolicyEpoch(2), rules: other.index().clone() });
-    story.tell(Command::BuildIndex { limit: NonZeroU32::MIN });
+    let step = story.record.machine.snapshot().build_step(NonZeroU32::MIN);
+    let step = step.expect("memory does not fail").expect("an index is being built");
+    story.tell(Command::BuildIndex(step));
     let value = PartitionKey::parse(r#"["q"]"#).expect("a key");
     let cleared = LogicalPartition::new(&rules.key().place(&value), &value);
     story.tell(Command::Clear(cleared));

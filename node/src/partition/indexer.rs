@@ -2,12 +2,13 @@
 //!
 //! 1. See whether the indexing policy has changed.
 //! 2. Let the sweeper go first, and take what is left over of the partition's request units.
-//! 3. Propose `BuildIndex`: every replica enters the same items while applying.
+//! 3. Look for the next items, and propose `BuildIndex`: every replica enters them while applying.
 //! 4. Rest, if requests came meanwhile. When the last item is entered the new index serves.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use ephemeris_raft::Executor;
 use ephemeris_store::charge::Charge;
 use ephemeris_store::command::{Command, CommandEffect};
 use ephemeris_store::time::Seconds;
@@ -44,6 +45,8 @@ pub(super) struct Indexer {
     pub(super) service: PartitionService,
     /// The node's clock.
     pub(super) clock: SharedClock,
+    /// Where the next items are looked for.
+    pub(super) executor: Executor,
 }
 
 /// How many items an entry may enter, and what entering one costs.
@@ -112,9 +115,14 @@ impl Indexer {
         }
     }
 
-    /// Items entered, whether there are more, and what it cost; none if it was not executed.
+    /// Items entered, whether there are more, and what it cost; none if nothing was executed.
     async fn propose(&self, limit: NonZeroU32) -> Option<(u32, bool, Charge)> {
-        let proposal = self.service.propose(Command::BuildIndex { limit });
+        let view = self.service.group().machine().snapshot();
+        let step = match self.executor.run(move || view.build_step(limit)).await {
+            Ok(step) => step?,
+            Err(fault) => crate::supervisor::fault(&fault.to_string()),
+        };
+        let proposal = self.service.propose(Command::BuildIndex(step));
         let proposing = tokio::time::timeout(PROPOSAL_DEADLINE, proposal);
         let lost = Err(PartitionError::Unknown("no outcome in time".to_string()));
         match proposing.await.unwrap_or(lost) {

@@ -200,7 +200,11 @@ impl Actor {
             executor: self.context.storage.executor,
             term,
         };
-        let indexer = Indexer { service: self.service.clone(), clock: self.context.clock.clone() };
+        let indexer = Indexer {
+            service: self.service.clone(),
+            clock: self.context.clock.clone(),
+            executor: self.context.storage.executor,
+        };
         tasks.spawn("leader", async move {
             let group = duties.service.group();
             // What earlier leaders left is applied before anything is decided. A leader is told so a

@@ -183,7 +183,7 @@ impl Node {
             term: 0,
         };
         let sweeping = tokio::task::spawn_local(sweeper.run());
-        let indexer = Indexer { service: service.clone(), clock };
+        let indexer = Indexer { service: service.clone(), clock, executor: Executor::Inline };
         let indexing = tokio::task::spawn_local(indexer.run());
         Self { service, catalog, tasks: vec![writing, sweeping, indexing] }
     }

@@ -88,6 +88,32 @@ fn a_file_that_openraft_did_not_want_goes_with_the_next_transfer() {
     assert!(!f.disk.list().unwrap().contains(&name));
 }
 
+/// A replica that gets by its log what a broken transfer was about has no use for it, and it may be large.
+#[test]
+fn a_part_of_a_snapshot_goes_once_the_replica_has_come_as_far_without_it() {
+    let f = Fixture::new();
+    let received = f.store.begin(SECOND).unwrap();
+    f.store.tidy(FIRST).unwrap();
+    assert_eq!(f.store.begin(SECOND).unwrap(), received);
+    let later = SnapshotStore::new(Arc::new(f.disk.clone()), GROUP, Stop::default());
+    later.tidy(FIRST).unwrap();
+    assert_eq!(f.disk.list().unwrap().len(), 1, "a transfer may go on in another process");
+    later.tidy(SECOND).unwrap();
+    assert_eq!(f.disk.list().unwrap(), Vec::<String>::new());
+    f.store.tidy(SECOND).unwrap();
+    assert!(matches!(f.store.stage(SECOND, &received, &last_chunk()), Err(StageError::Unknown)));
+}
+
+#[test]
+fn a_file_handed_over_to_be_installed_is_not_tidied_away() {
+    let f = Fixture::new();
+    f.receive(FIRST);
+    let name = f.store.staged(FIRST).unwrap();
+    f.store.tidy(SECOND).unwrap();
+    f.install(&name).unwrap();
+    assert_eq!(f.machine.progress().applied, FIRST);
+}
+
 #[test]
 fn a_file_that_is_gone_at_the_end_does_not_undo_the_installation() {
     let f = Fixture::new();

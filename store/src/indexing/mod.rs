@@ -30,7 +30,7 @@ pub use pattern::InvalidPath;
 pub use policy::{IndexingMode, InvalidPolicy, complete, mode};
 pub use range::IndexRange;
 pub use rules::{IndexRules, Place, SortSupport};
-pub(crate) use state::BuildProgress;
+pub(crate) use state::{Build, BuildProgress};
 pub use state::{IndexState, Served};
 pub(crate) use unique::UniqueEntry;
 pub use unique::{InvalidUniqueKeys, UNIQUE_KEYS_MAX, UNIQUE_PATHS_MAX, UniqueKeys};

@@ -13,8 +13,9 @@ use super::path::{IndexPath, Step};
 use super::rules::IndexRules;
 use crate::engine::{Batch, Direction, Fault, KeyRange, Read, Table};
 use crate::ids::GroupId;
-use crate::item::ItemKey;
+use crate::item::{ContainerKeys, ItemKey};
 use crate::machine::{self, MetaTag};
+use crate::partition_key::SlotRange;
 use crate::query::Metric;
 use crate::ttl::PolicyEpoch;
 
@@ -46,7 +47,7 @@ pub(crate) struct Build {
 /// How far building came.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct BuildProgress {
-    /// The last item that has entries; none before the first.
+    /// Up to which item all have entries; none before the first.
     pub(crate) through: Option<ItemKey>,
     /// How many items were walked.
     pub(crate) items: u64,
@@ -76,6 +77,11 @@ impl Generation {
         Self { number, rules: Arc::new(rules), extractor }
     }
 
+    /// Which one it is.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
     /// What all keys of its entries begin with.
     pub(crate) fn prefix(&self, group: GroupId) -> [u8; 12] {
         let mut prefix = [0; 12];
@@ -95,6 +101,15 @@ impl Generation {
 }
 
 impl Build {
+    /// The rows of the items that lack entries.
+    pub(crate) fn rows(&self, keys: ContainerKeys, slots: SlotRange) -> KeyRange {
+        let rows = keys.slots(Table::Items, slots);
+        match &self.done.through {
+            Some(through) => rows.after(&keys.item(through)),
+            None => rows,
+        }
+    }
+
     /// True if the item with this key has its entries already.
     pub(crate) fn covers(&self, item: &ItemKey) -> bool {
         self.done.through.as_ref().is_some_and(|through| item <= through)

@@ -271,7 +271,7 @@ impl<'p> Draft<'p> {
             Command::SweepCleared(rows) => self.sweep_cleared(&rows),
             Command::Sweep { limit, grace } => self.sweep(limit, grace),
             Command::SetIndexPolicy { epoch, rules } => Ok(self.set_index_policy(epoch, rules)),
-            Command::BuildIndex { limit } => self.build_index(limit),
+            Command::BuildIndex(step) => self.build_index(&step),
             Command::SetUniqueKeys(keys) => Ok(self.set_unique_keys(keys)),
         }
     }

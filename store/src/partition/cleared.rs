@@ -7,15 +7,16 @@
 //! 3. Behind the last row the note goes, too.
 
 use std::num::NonZeroU32;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::apply::Draft;
-use super::{ItemRef, Partition, PartitionView};
+use super::{Partition, PartitionView};
 use crate::charge::Charge;
 use crate::command::{CommandEffect, TooManyCleared};
-use crate::engine::{Batch, Direction, Fault, KeyRange, Table};
+use crate::engine::{Batch, Fault, KeyRange, Table};
 use crate::ids::{GroupId, Lsn};
 use crate::item::{ContainerKeys, ItemKey, LogicalPartition};
 use crate::machine::{self, MetaTag};
@@ -27,9 +28,6 @@ pub const CLEARED_MAX: usize = 256;
 const BODY_BYTES_MAX: usize = 4 << 20;
 /// What removing an item is worth beside its key and its body, in bytes.
 const ITEM_BYTES: usize = 256;
-/// Rows that are looked at for one entry, and their bytes, before it goes without any: then it tells how far that came.
-const ROWS_LOOKED_AT_MAX: u32 = 20_000;
-const BYTES_LOOKED_AT_MAX: usize = 32 << 20;
 
 /// Deleted logical partitions that may still have rows, in the order of their keys, then of their
 /// deletion. Changed only by applying log entries.
@@ -55,10 +53,8 @@ pub struct ClearedRows {
     at: Lsn,
     /// The items, in the order of their keys.
     items: Vec<ItemKey>,
-    /// Up to which item there are no others.
+    /// Up to which item there are no others; none: there are none at all.
     through: Option<ItemKey>,
-    /// True if there are none behind them either.
-    is_last: bool,
 }
 
 impl Cleared {
@@ -113,38 +109,21 @@ impl PartitionView {
     /// The next rows to remove of what was deleted with its logical partition, so many at most; none if nothing is
     /// left of it.
     ///
-    /// The leader looks for them outside of `apply`: garbage among them is passed here, however much of it there is,
-    /// and every replica has another. What is written meanwhile is alive, and is not missed.
+    /// What is written meanwhile is alive, and is not missed.
     pub fn cleared_rows(&self, limit: NonZeroU32) -> Result<Option<ClearedRows>, Fault> {
         let cleared = &self.contents.cleared;
         let Some((one, rows)) = cleared.unswept(self.keys).next() else { return Ok(None) };
-        let mut found = ClearedRows { at: one.at, ..ClearedRows::default() };
-        let (mut bytes, mut looked_at, mut passed) = (0, 0, Vec::new());
-        let mut items = self.item_cursor(&rows, Direction::Forward);
-        for _ in 0..ROWS_LOOKED_AT_MAX {
-            let Some(ItemRef { key, stamp, body, is_garbage }) = items.next_item()? else {
-                found.is_last = true;
-                return Ok(Some(found));
-            };
-            passed.clear();
-            passed.extend_from_slice(key);
-            looked_at += body.len();
-            if !is_garbage && cleared.clearing(key, stamp.lsn) == Some(one) {
-                found.items.push(item_key(key)?);
-                bytes += ITEM_BYTES + key.len() + body.len();
+        let (mut items, mut bytes) = (Vec::new(), 0);
+        let through = self.look_ahead(&rows, |item| {
+            if cleared.clearing(item.key, item.stamp.lsn) == Some(one) {
+                items.push(item.to_key()?);
+                bytes += ITEM_BYTES + item.key.len() + item.body.len();
             }
-            let is_full = found.items.len() == limit.get() as usize || bytes >= BODY_BYTES_MAX;
-            if is_full || looked_at >= BYTES_LOOKED_AT_MAX {
-                break;
-            }
-        }
-        found.through = Some(item_key(&passed)?);
-        Ok(Some(found))
+            let is_full = items.len() == limit.get() as usize || bytes >= BODY_BYTES_MAX;
+            Ok(if is_full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        })?;
+        Ok(Some(ClearedRows { at: one.at, items, through }))
     }
-}
-
-fn item_key(bytes: &[u8]) -> Result<ItemKey, Fault> {
-    ItemKey::from_bytes(bytes).map_err(|error| Fault::corrupt("items", error))
 }
 
 impl Draft<'_> {
@@ -180,11 +159,12 @@ impl Draft<'_> {
                 }
             }
             let left = Arc::make_mut(&mut self.cleared);
-            if rows.is_last {
-                left.0.remove(place);
-            } else {
-                let passed = &mut left.0[place].passed;
-                *passed = passed.take().max(rows.through.clone());
+            match &rows.through {
+                None => drop(left.0.remove(place)),
+                Some(through) => {
+                    let passed = &mut left.0[place].passed;
+                    *passed = passed.take().max(Some(through.clone()));
+                }
             }
             left.put(&mut self.batch, self.partition.spec.group);
         }

@@ -5,16 +5,21 @@
 //! nothing is not written (`indexing::EntryChanges`). A sweep leaves entries that tell where their items are
 //! swept (`garbage`).
 //! While a new generation is built beside the one that serves, items behind the cursor have no entries
-//! of it: the build comes to them later, and finds them as they are then.
+//! of it: the build comes to them later, and finds them as they are then. The leader looks ahead, and each entry says
+//! how far the next step goes.
 
 use std::num::NonZeroU32;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::apply::Draft;
+use super::{ItemRef, PartitionView};
 use crate::charge::Charge;
 use crate::command::CommandEffect;
-use crate::engine::{Fault, Table};
-use crate::indexing::{BuildProgress, ChangeKind, IndexRules};
+use crate::engine::Fault;
+use crate::indexing::{Build, BuildProgress, ChangeKind, IndexRules};
 use crate::item::{ItemKey, Stamp};
 use crate::timeline::VersionRow;
 use crate::ttl::PolicyEpoch;
@@ -23,6 +28,32 @@ use crate::ttl::PolicyEpoch;
 /// of one apply, whatever items have.
 const BUILD_BYTES_MAX: usize = 4 << 20;
 const BUILD_OPERATIONS_MAX: u64 = 1_000_000;
+
+/// The next step of building an index, as the leader has found it; by default one of nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BuildStep {
+    /// The generation that is built.
+    generation: u32,
+    /// Up to which item; none: up to the last.
+    through: Option<ItemKey>,
+}
+
+impl PartitionView {
+    /// The next step of building, so many items at most; none if nothing is built. What is written meanwhile is
+    /// entered as well.
+    pub fn build_step(&self, limit: NonZeroU32) -> Result<Option<BuildStep>, Fault> {
+        let Some(build) = self.contents.index.building() else { return Ok(None) };
+        let (mut items, mut bytes) = (0, 0);
+        let through = self.look_ahead(&build.rows(self.keys, self.spec.slots), |item| {
+            let ItemRef { body, .. } = item;
+            items += 1;
+            bytes += body.len();
+            let is_full = items == limit.get() || bytes >= BUILD_BYTES_MAX;
+            Ok(if is_full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        })?;
+        Ok(Some(BuildStep { generation: build.generation.number(), through }))
+    }
+}
 
 /// A version whose entries change: where its item stands, its stamp, its body.
 pub(super) type Version<'a> = (&'a ItemKey, &'a Stamp, &'a [u8]);
@@ -77,25 +108,28 @@ impl Draft<'_> {
         CommandEffect::IndexPolicySet(self.index.epoch())
     }
 
-    /// Enters the next items into the generation that is being built; behind the last one it serves.
-    pub(super) fn build_index(&mut self, limit: NonZeroU32) -> Result<CommandEffect, Fault> {
-        let (mut items, mut more, mut charge) = (0, false, Charge::ZERO);
-        let (mut bytes, mut operations) = (0, 0);
-        let index = self.index.clone();
-        let Some(build) = index.building() else {
-            return Ok(CommandEffect::IndexBuilt { items, more, charge });
+    /// Enters the next items into the generation that is being built; behind the last one it serves. A step that comes
+    /// late, or twice, does no harm.
+    pub(super) fn build_index(&mut self, step: &BuildStep) -> Result<CommandEffect, Fault> {
+        let (partition, index) = (self.partition, self.index.clone());
+        let (mut items, mut charge) = (0, Charge::ZERO);
+        let is_next = |build: &&Build| {
+            let is_late = step.through.as_ref().is_some_and(|through| build.covers(through));
+            build.generation.number() == step.generation && !is_late
         };
-        let partition = self.partition;
+        let Some(build) = index.building().filter(is_next) else {
+            return Ok(CommandEffect::IndexBuilt { items, more: index.is_building(), charge });
+        };
         let (mut done, generation) = (build.done.clone(), &build.generation);
         let prefix = generation.prefix(partition.spec.group);
-        let mut range = partition.keys.slots(Table::Items, partition.spec.slots);
-        if let Some(through) = &done.through {
-            range = range.after(&partition.keys.item(through));
+        let mut range = build.rows(partition.keys, partition.spec.slots);
+        if let Some(through) = &step.through {
+            range = range.through(&partition.keys.item(through));
         }
+        let (mut bytes, mut operations, mut is_whole) = (0, 0, true);
         for version in partition.kept_items(&range, self.state.swept) {
-            let is_long = bytes >= BUILD_BYTES_MAX || operations >= BUILD_OPERATIONS_MAX;
-            if items == limit.get() || is_long {
-                more = true;
+            if bytes >= BUILD_BYTES_MAX || operations >= BUILD_OPERATIONS_MAX {
+                is_whole = false;
                 break;
             }
             let (key, item) = version?;
@@ -110,11 +144,19 @@ impl Draft<'_> {
         }
         let group = partition.spec.group;
         let index = Arc::make_mut(&mut self.index);
-        if more {
-            index.note_progress(&mut self.batch, group, done);
-        } else {
-            index.switch(&mut self.batch, group);
-        }
+        let more = match &step.through {
+            None if is_whole => {
+                index.switch(&mut self.batch, group);
+                false
+            }
+            through => {
+                if is_whole {
+                    done.through = through.clone();
+                }
+                index.note_progress(&mut self.batch, group, done);
+                true
+            }
+        };
         Ok(CommandEffect::IndexBuilt { items, more, charge })
     }
 }

@@ -30,6 +30,7 @@ pub use cleared::{CLEARED_MAX, ClearedRows};
 use cursors::SweepCursors;
 pub(crate) use garbage::{Garbage, LITTERED};
 pub use history::{Change, ChangeRecord, Image, Retention};
+pub use index::BuildStep;
 use published::{Contents, Published};
 pub use read::{Fetched, PageOutcome, PartitionView};
 pub use scan::{EntryRef, IndexCursor, IndexEntry, ItemCursor, ItemRef};

@@ -12,6 +12,10 @@ use crate::time::{Millis, Seconds};
 use crate::timeline::{NumberRow, SweepPlace, VersionRow};
 use crate::ttl::{ItemTtl, Life, TtlPolicy};
 
+/// Rows that a leader looks at for one log entry, and their bytes.
+const ROWS_LOOKED_AT_MAX: u32 = 20_000;
+const BYTES_LOOKED_AT_MAX: usize = 32 << 20;
+
 /// Where a scan of the index stands, and where one may go on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndexEntry {
@@ -97,6 +101,29 @@ impl ItemCursor<'_> {
 }
 
 impl PartitionView {
+    /// Shows items of a range, dead or alive, for an entry of the log to be about them. Returns up to which item all
+    /// were shown; none: all of the range.
+    ///
+    /// A leader looks ahead outside of `apply`: garbage is passed here, however much of it there is, and every replica
+    /// has another.
+    pub(super) fn look_ahead(
+        &self,
+        range: &KeyRange,
+        mut show: impl FnMut(&ItemRef<'_>) -> Result<ControlFlow<()>, Fault>,
+    ) -> Result<Option<ItemKey>, Fault> {
+        let mut items = self.item_cursor(range, Direction::Forward);
+        let (mut rows, mut bytes) = (0, 0);
+        while let Some(item) = items.next_item()? {
+            rows += 1;
+            bytes += item.body.len();
+            let is_enough = !item.is_garbage && show(&item)?.is_break();
+            if is_enough || rows == ROWS_LOOKED_AT_MAX || bytes >= BYTES_LOOKED_AT_MAX {
+                return item.to_key().map(Some);
+            }
+        }
+        Ok(None)
+    }
+
     /// Which paths have entries that may be used.
     pub fn index(&self) -> &IndexState {
         &self.contents.index

@@ -279,6 +279,43 @@ fn an_entry_walks_few_megabytes_of_what_was_deleted() {
     assert_eq!(partition.state().items(), 1);
 }
 
+/// How a build of the index goes on from a step: items entered, and whether there are more.
+fn build(partition: &Partition, step: BuildStep) -> (u32, bool) {
+    let effect = apply(partition, 100, Command::BuildIndex(step));
+    let CommandEffect::IndexBuilt { items, more, .. } = effect else { panic!("{effect:?}") };
+    (items, more)
+}
+
+/// Whoever leads looks ahead, and others may write meanwhile, or lead and do the same.
+#[test]
+fn a_step_of_a_build_that_comes_late_does_no_harm() {
+    let partition = partition(&MemoryEngine::new());
+    let rules = IndexRules::new(&indexing::complete(None).unwrap()).unwrap();
+    let rules = |epoch| Command::SetIndexPolicy { epoch: PolicyEpoch(epoch), rules: rules.clone() };
+    let ids = (0..9).map(|n| 3 * n);
+    for id in ids.clone().step_by(2) {
+        apply(&partition, 100, upsert_body(id, None, br#"{"id":"i","pk":0}"#, 2));
+    }
+    apply(&partition, 100, rules(1));
+    let step = |limit| {
+        let step = partition.snapshot().build_step(NonZeroU32::new(limit).unwrap());
+        step.unwrap().expect("it is being built")
+    };
+    let (first, other) = (step(2), step(1));
+    assert_eq!(build(&partition, first.clone()), (2, true));
+    assert_eq!(build(&partition, first), (0, true));
+    assert_eq!(build(&partition, other), (0, true));
+    let last = step(100);
+    for id in ids.skip(1).step_by(2) {
+        apply(&partition, 100, upsert_body(id, None, br#"{"id":"i","pk":0}"#, 2));
+    }
+    let (items, more) = build(&partition, last.clone());
+    assert!((3..=7).contains(&items) && !more, "{items}");
+    assert_eq!(partition.snapshot().index_rows().unwrap().len(), 9 * 3, "of /id, /pk and /_ts");
+    assert_eq!(build(&partition, last), (0, false));
+    assert_eq!(partition.snapshot().build_step(NonZeroU32::MIN).unwrap(), None);
+}
+
 /// A leader may propose what another has done already, and what it looked up before somebody wrote.
 #[test]
 fn rows_of_a_deletion_that_are_proposed_late_or_twice_take_nothing_else() {

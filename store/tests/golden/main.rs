@@ -458,7 +458,8 @@ impl Runner {
     fn build(&mut self, args: &mut ArgumentConsumer<'_>) -> Answer {
         let limit = args.take_key("limit").map_or(Ok(100), str::parse)?;
         let limit = NonZeroU32::new(limit).ok_or("a build enters something")?;
-        let outcome = self.propose(Command::BuildIndex { limit })?;
+        let step = self.partition.snapshot().build_step(limit)?;
+        let outcome = self.propose(Command::BuildIndex(step.unwrap_or_default()))?;
         let CommandEffect::IndexBuilt { items, more, charge } = outcome.effect else {
             panic!("{outcome:?}")
         };

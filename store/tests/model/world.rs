@@ -416,7 +416,9 @@ impl World {
     /// Enters some items into the index that is being built.
     pub(crate) fn build_index(&mut self, limit: u32, reading: &Reading) -> Done {
         let limit = NonZeroU32::new(limit).expect("a build enters something");
-        let effect = self.propose(Command::BuildIndex { limit }, reading);
+        let step =
+            self.leader.partition.snapshot().build_step(limit).expect("memory does not fail");
+        let effect = self.propose(Command::BuildIndex(step.unwrap_or_default()), reading);
         let CommandEffect::IndexBuilt { items, more, charge: _ } = effect else {
             panic!("{effect:?}")
         };

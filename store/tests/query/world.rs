@@ -118,7 +118,8 @@ impl World {
         let limit = NonZeroU32::new(1000).expect("more than nothing");
         for partition in &self.partitions {
             while partition.index().is_building() {
-                Self::apply_next(partition, Command::BuildIndex { limit });
+                let step = partition.snapshot().build_step(limit).expect("memory does not fail");
+                Self::apply_next(partition, Command::BuildIndex(step.expect("it is being built")));
             }
         }
     }
