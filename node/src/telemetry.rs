@@ -27,8 +27,9 @@ pub(crate) enum LogFormat {
 #[error("telemetry cannot be started: {0}")]
 pub(crate) struct TelemetryError(String);
 
-/// What is logged unless it is said otherwise.
-const FILTER: &str = "info,openraft=warn,hyper=warn,h2=warn";
+/// What is logged unless it is said otherwise. openraft warns of each heartbeat that a dead node does not answer, and
+/// calls it an error when a replica is stopped: what matters of that is logged by `ephemeris_raft`.
+const FILTER: &str = "info,openraft=off,hyper=warn,h2=warn";
 
 /// The filter of a level, or of `module=level,…`, which leaves other modules as they are.
 fn filter_of(wanted: &str) -> Result<EnvFilter, TelemetryError> {
@@ -97,10 +98,10 @@ mod tests {
             parts.sort();
             parts.join(",")
         };
-        assert_eq!(shown("debug"), "debug,h2=warn,hyper=warn,openraft=warn");
+        assert_eq!(shown("debug"), "debug,h2=warn,hyper=warn,openraft=off");
         assert_eq!(
             shown("ephemeris_raft=debug,hyper=trace"),
-            "ephemeris_raft=debug,h2=warn,hyper=trace,info,openraft=warn"
+            "ephemeris_raft=debug,h2=warn,hyper=trace,info,openraft=off"
         );
         let refused = filter_of("warning").unwrap_err().to_string();
         assert!(refused.contains("'warning' is no level"), "{refused}");

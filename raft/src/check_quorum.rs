@@ -14,7 +14,7 @@ use openraft::async_runtime::watch::WatchReceiver as _;
 use openraft::metrics::{RaftMetrics, RaftServerMetrics, SerdeInstant};
 use openraft::{AsyncRuntime as _, ServerState};
 use tokio::sync::watch;
-use tracing::info;
+use tracing::{debug, info};
 
 use crate::runtime::Runtime;
 use crate::timers::wait_aligned;
@@ -80,11 +80,11 @@ impl CheckQuorum {
                 return Some(());
             }
             let last_acknowledged = metrics.last_quorum_acked.map(SerdeInstant::into_inner);
-            silent = if last_acknowledged == acknowledged {
-                silent + self.every
+            if last_acknowledged == acknowledged {
+                silent += self.every;
             } else {
-                Duration::ZERO
-            };
+                (silent, asked) = (Duration::ZERO, 0);
+            }
             acknowledged = last_acknowledged;
             let voters = metrics.membership_config.membership().voter_ids();
             let others: Vec<ReplicaId> = voters.filter(|voter| *voter != self.me).collect();
@@ -98,8 +98,13 @@ impl CheckQuorum {
             let vote = from_raft_vote(&metrics.vote);
             if silent >= self.patience {
                 let to = others[asked % others.len()];
+                // Once, for as long as it lasts.
+                if asked == 0 {
+                    info!(group = %self.group, %to, "no majority answers: asking another to lead");
+                } else {
+                    debug!(group = %self.group, %to, "still no majority answers");
+                }
                 asked += 1;
-                info!(group = %self.group, %to, "no majority answers: asking another to lead");
                 self.ask(to, vote).await;
             } else if unsynced >= self.patience
                 && let Some(to) = self.able_without_me(&metrics, &others)

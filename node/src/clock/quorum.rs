@@ -23,6 +23,8 @@ use super::{Clock, Reading, SystemClock, TimeSource, Trust};
 const WIDTH_ALARM: Duration = Duration::from_millis(250);
 /// What a clock may say, in microseconds since 1970: until the year 75,000, far from where sums would overflow.
 const ANSWER_MICROS_MAX: i64 = i64::MAX / 4;
+/// A node that has not answered for so long counts as silent. It is asked every second.
+const HEARD_MICROS_MAX: i64 = 10_000_000;
 
 /// A question put to another node, on its way.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +56,8 @@ struct State {
     /// The clock once it is known that there are no other nodes.
     alone: Option<SystemClock>,
     agreement: Agreement,
+    /// When each node answered last.
+    heard: BTreeMap<NodeId, Micros>,
     nodes: usize,
     last: Settled,
     alarmed: bool,
@@ -74,6 +78,7 @@ impl QuorumClock {
         let state = State {
             alone: None,
             agreement: Agreement::default(),
+            heard: BTreeMap::new(),
             nodes,
             last: Settled::Never,
             alarmed: false,
@@ -99,7 +104,9 @@ impl QuorumClock {
             return;
         }
         let bounds = Bounds { lo: answered - now, hi: answered - sample.asked };
-        self.lock().agreement.observe(node, bounds, now);
+        let mut state = self.lock();
+        state.agreement.observe(node, bounds, now);
+        state.heard.insert(node, now);
     }
 
     /// Settles on what the samples say, the cluster consisting of these nodes and this one.
@@ -114,6 +121,7 @@ impl QuorumClock {
         }
         state.nodes = others.len() + 1;
         state.agreement.retain(|node| others.contains(&node));
+        state.heard.retain(|node, _| others.contains(node));
         let nodes = state.nodes;
         let settled = state.agreement.settle(own, nodes, self.width_max, now);
         let width = state.agreement.read(now).map(Bounds::width);
@@ -144,6 +152,7 @@ impl QuorumClock {
             *state = State {
                 alone: Some(SystemClock::new(self.time.clone())),
                 agreement: Agreement::default(),
+                heard: BTreeMap::new(),
                 nodes: 1,
                 last: Settled::Never,
                 alarmed: false,
@@ -152,6 +161,14 @@ impl QuorumClock {
             metrics::gauge!("clock_width_alarm").set(0.0);
             self.record_offsets(&BTreeMap::new());
         }
+    }
+
+    /// True if this node and those that have answered lately are a majority.
+    pub(crate) fn hears_majority(&self) -> bool {
+        let (now, state) = (self.time.boot_micros(), self.lock());
+        let lately = |at: &&Micros| now - **at <= HEARD_MICROS_MAX;
+        let heard = state.heard.values().filter(lately).count() + 1;
+        state.alone.is_some() || 2 * heard > state.nodes
     }
 
     /// This node's own wall clock: read between two looks at the time since boot.

@@ -34,6 +34,10 @@ impl Node {
             ("node is registered", registered && state.cluster().is_some()),
             ("catalog is caught up", self.is_caught_up()),
             ("replicas are running", replicas),
+            (
+                "a majority answers",
+                self.inner.quorum.as_ref().is_none_or(|clock| clock.hears_majority()),
+            ),
             ("clocks agree", self.inner.clock.now().is_sure()),
             ("log is written", self.is_log_written()),
             ("not draining", !self.inner.draining.load(Ordering::SeqCst)),

@@ -48,8 +48,6 @@ impl Replica {
         let epoch = PolicyEpoch(1);
         replica.apply(0, Command::SetIndexPolicy { epoch, rules: index_rules() });
         let limit = 100.try_into().unwrap();
-        let step = replica.partition.snapshot().build_step(limit).unwrap().unwrap();
-        replica.apply(0, Command::BuildIndex(step));
         for number in 0..12 {
             let ttl = if number % 3 == 0 { -1 } else { 2 };
             replica.apply(0, Command::Write(vec![upsert(number, ttl)]));

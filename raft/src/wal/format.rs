@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! segment file = header · batch · batch · …  · whatever the file held before
-//! header  = magic u64 · segment number u64 · version u32 · checksum u32 · zeros to 64 bytes
+//! header  = magic u64 · segment number u64 · file length u64 · version u32 · checksum u32 · zeros to 64 bytes
 //! batch   = magic u32 · checksum of the next 24 bytes u32
 //!           · segment number u64 · sequence number u64 · body length u32 · checksum of the body u32
 //!           · body, padded with zeros to a multiple of 8
@@ -13,6 +13,7 @@
 //! A batch is what one `write` and one `fdatasync` cover. Batches are numbered without gaps over all
 //! segments, and no batch is written before its predecessor is synced: so a damaged batch with a
 //! sound one behind it is corruption, and a damaged one with nothing behind it is a torn tail.
+//! A file has its length, and its header is synced, before it gets the name of a segment: so a shorter one was cut.
 //! Recycled files hold old batches; the segment number in their headers gives them away.
 //! All integers are little-endian.
 
@@ -30,7 +31,9 @@ const ALIGNMENT: usize = 8;
 const SEGMENT_MAGIC: u64 = u64::from_le_bytes(*b"EPHEWAL\xFF");
 /// Not UTF-8, so that no JSON document can contain it.
 const BATCH_MAGIC: u32 = u32::from_le_bytes([0xFF, b'W', 0xFE, b'B']);
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// Bytes of a header before its checksum.
+const CHECKED_BYTES: usize = 28;
 
 /// A fact about a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,21 +69,27 @@ const PAYLOAD_COMMAND: u8 = 2;
 /// What is wrong with bytes that should be part of the log.
 pub(super) type Damage = &'static str;
 
-pub(super) fn segment_header(number: u64) -> [u8; SEGMENT_HEADER_BYTES] {
-    let mut header = [0; SEGMENT_HEADER_BYTES];
-    header[..8].copy_from_slice(&SEGMENT_MAGIC.to_le_bytes());
-    header[8..16].copy_from_slice(&number.to_le_bytes());
-    header[16..20].copy_from_slice(&VERSION.to_le_bytes());
-    let checksum = crc32c::crc32c(&header[..20]);
-    header[20..24].copy_from_slice(&checksum.to_le_bytes());
-    header
+/// The header of a segment in a file of so many bytes.
+pub(super) fn segment_header(number: u64, file_bytes: u64) -> [u8; SEGMENT_HEADER_BYTES] {
+    let mut header = Vec::with_capacity(SEGMENT_HEADER_BYTES);
+    header.put_u64_le(SEGMENT_MAGIC);
+    header.put_u64_le(number);
+    header.put_u64_le(file_bytes);
+    header.put_u32_le(VERSION);
+    header.put_u32_le(crc32c::crc32c(&header));
+    header.resize(SEGMENT_HEADER_BYTES, 0);
+    header.try_into().expect("it was filled up")
 }
 
-pub(super) fn check_segment_header(header: &[u8], number: u64) -> Result<(), Damage> {
-    let mut fields = header;
-    let (magic, found, version) = (fields.get_u64_le(), fields.get_u64_le(), fields.get_u32_le());
-    if fields.get_u32_le() != crc32c::crc32c(&header[..20]) {
-        return Err("the segment header has a wrong checksum");
+/// Checks what a file of a segment begins with.
+pub(super) fn check_segment_header(file: &[u8], number: u64) -> Result<(), Damage> {
+    let Some(mut fields) = file.get(..SEGMENT_HEADER_BYTES) else {
+        return Err("the file was cut: it ends within the segment header");
+    };
+    let (magic, found) = (fields.get_u64_le(), fields.get_u64_le());
+    let (file_bytes, version) = (fields.get_u64_le(), fields.get_u32_le());
+    if fields.get_u32_le() != crc32c::crc32c(&file[..CHECKED_BYTES]) {
+        return Err("the segment header is damaged");
     }
     if magic != SEGMENT_MAGIC {
         return Err("this is not a log segment");
@@ -90,6 +99,9 @@ pub(super) fn check_segment_header(header: &[u8], number: u64) -> Result<(), Dam
     }
     if found != number {
         return Err("the segment header names another segment than the file name");
+    }
+    if file_bytes != file.len() as u64 {
+        return Err("the file was cut, or has grown: it has another length than when it was made");
     }
     Ok(())
 }
@@ -415,10 +427,10 @@ mod tests {
 
     #[test]
     fn segment_headers_know_their_number() {
-        let header = segment_header(9);
+        let header = segment_header(9, SEGMENT_HEADER_BYTES as u64);
         assert_eq!(check_segment_header(&header, 9), Ok(()));
         assert!(check_segment_header(&header, 8).is_err());
-        for bit in 0..24 * 8 {
+        for bit in 0..8 * (CHECKED_BYTES + 4) {
             let mut bad = header;
             bad[bit / 8] ^= 1 << (bit % 8);
             assert!(check_segment_header(&bad, 9).is_err(), "bit {bit}");

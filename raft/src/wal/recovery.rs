@@ -23,6 +23,8 @@ use crate::types::Vote;
 pub(super) const SEGMENT_SUFFIX: &str = ".log";
 /// Suffix of files that will become segments.
 pub(super) const SPARE_SUFFIX: &str = ".spare";
+/// A file that is being made for the next segment.
+pub(super) const NEW_NAME: &str = "new.tmp";
 
 /// The number of the first segment of a log.
 pub(super) const FIRST_SEGMENT: u64 = 1;
@@ -83,6 +85,9 @@ struct End {
 
 pub(super) fn recover(disk: &dyn Disk) -> Result<Recovered, WalError> {
     let names = disk.list()?;
+    if names.iter().any(|name| name == NEW_NAME) {
+        disk.remove(NEW_NAME)?;
+    }
     let spares = names.iter().filter(|name| name.ends_with(SPARE_SUFFIX)).cloned().collect();
     let numbers: Vec<u64> = names.iter().filter_map(|name| segment_number(name)).collect();
     let mut groups = BTreeMap::new();
@@ -137,10 +142,9 @@ impl End {
     }
 }
 
-/// Removes the last segment if a crash or a full disk came before its first batch was synced.
+/// Removes the last segment if a crash came before its first batch was synced.
 ///
-/// It must not be gone on with: it may be too short for the next batch and would stay without one,
-/// and the states of all groups, which every segment begins with, may be missing in it.
+/// It must not be gone on with: the states of all groups, which every segment begins with, may be missing in it.
 fn remove_unfinished(disk: &dyn Disk, number: u64) -> Result<(), WalError> {
     let file = segment_name(number);
     info!(file, "the last log segment was never finished; it is made anew");
@@ -168,10 +172,9 @@ impl Scan<'_> {
     ) -> Result<Option<End>, WalError> {
         let content = read_all(&**self.file)?;
         let (mut last, mut offset) = (SEGMENT_HEADER_BYTES, SEGMENT_HEADER_BYTES);
-        let header = content.get(..SEGMENT_HEADER_BYTES).unwrap_or_default();
-        if header.is_empty() || check_segment_header(header, self.number).is_err() {
-            self.check_headless(&content, *sequence)?;
-            return self.check_unfinished().map(|()| None);
+        if let Err(damage) = check_segment_header(&content, self.number) {
+            let place = Place { disk: self.disk, segment: self.number, offset: 0 };
+            return Err(place.corrupt(damage));
         }
         self.check_start(&content, *sequence)?;
         loop {
@@ -225,17 +228,6 @@ impl Scan<'_> {
                 Err(place.corrupt("the segment's first batch is damaged"))
             }
         }
-    }
-
-    /// A segment whose header never made it to disk held nothing that was acknowledged; unless it
-    /// did, and the header was damaged since.
-    fn check_headless(&self, content: &Bytes, sequence: Option<u64>) -> Result<(), WalError> {
-        let place = Place { disk: self.disk, segment: self.number, offset: 0 };
-        let expected = sequence.map_or(0, |last| last + 1);
-        if !self.last || contains_batch(content, self.number, expected) {
-            return Err(place.corrupt("the segment header is damaged"));
-        }
-        Ok(())
     }
 
     /// A segment goes only once a later one holds a batch: one without a batch is not alone, unless

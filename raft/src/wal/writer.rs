@@ -12,7 +12,7 @@ use tracing::{error, info};
 
 use super::format::{BatchWriter, Record, SEGMENT_HEADER_BYTES, segment_header};
 use super::index::Location;
-use super::recovery::{FIRST_SEGMENT, SPARE_SUFFIX, SegmentFile, segment_name};
+use super::recovery::{FIRST_SEGMENT, NEW_NAME, SPARE_SUFFIX, SegmentFile, segment_name};
 use super::{Callback, Inner, Operation, Segment, Shared, WalOptions, WriterTurn};
 use crate::brief;
 use crate::clock::monotonic;
@@ -22,6 +22,8 @@ use crate::types::{LogEntry, Vote};
 const BATCH_BYTES_TARGET: usize = 4 << 20;
 /// Recycled files kept for later segments: about as many as a flush of the state machines lets go.
 const SPARES_MAX: usize = 4;
+/// A batch is padded by so many bytes at most.
+const PADDING_BYTES: u64 = 8;
 /// After a batch of no more bytes, which took no longer, a worker of the runtime may write the next one: as long
 /// as clients are few. Otherwise the workers have enough to do.
 const BRIEF_BYTES_MAX: usize = 2 << 10;
@@ -358,14 +360,19 @@ impl Writer {
 
     /// Makes sure that a batch of `bytes` fits into the current segment.
     fn make_room(&mut self, bytes: u64) -> io::Result<()> {
-        // Padding may add up to seven bytes.
-        let fits = |offset: u64, capacity: u64| offset + bytes + 8 <= capacity;
+        let bytes = bytes + PADDING_BYTES;
+        let fits = |offset: u64, capacity: u64| offset + bytes <= capacity;
         match &self.position.current {
             Some((_, _, offset, capacity)) if fits(*offset, *capacity) => return Ok(()),
             Some(_) | None => {}
         }
-        self.start_segment(bytes + (SEGMENT_HEADER_BYTES + 8) as u64)?;
-        self.repeat_states()
+        let mut states = self.states();
+        let states_bytes = states.bytes() as u64 + PADDING_BYTES;
+        self.start_segment(SEGMENT_HEADER_BYTES as u64 + states_bytes + bytes)?;
+        if !states.is_empty() {
+            self.position.write(&mut states, &self.shared)?;
+        }
+        Ok(())
     }
 
     fn start_segment(&mut self, bytes_min: u64) -> io::Result<()> {
@@ -375,20 +382,16 @@ impl Writer {
         let size = self.shared.options.segment_bytes;
         let name = segment_name(number);
         let spare = if bytes_min <= size { self.position.spares.pop() } else { None };
-        let file = if let Some(spare) = spare {
-            let file = disk.open(&spare)?;
-            file.write_at(0, &segment_header(number))?;
-            file.sync()?;
-            disk.rename(&spare, &name)?;
-            file
+        let (file, made) = if let Some(spare) = spare {
+            (disk.open(&spare)?, spare)
         } else {
-            let file = disk.create(&name, size.max(bytes_min))?;
-            file.write_at(0, &segment_header(number))?;
-            file.sync()?;
-            file
+            (disk.create(NEW_NAME, size.max(bytes_min))?, NEW_NAME.to_string())
         };
-        disk.sync_directory()?;
         let capacity = file.length()?;
+        file.write_at(0, &segment_header(number, capacity))?;
+        file.sync()?;
+        disk.rename(&made, &name)?;
+        disk.sync_directory()?;
         let mut inner = self.shared.lock();
         inner.segments.insert(number, Segment::new(file.clone()));
         drop(inner);
@@ -396,18 +399,15 @@ impl Writer {
         Ok(())
     }
 
-    /// Repeats what is known of every group, so that earlier segments are needed for entries only.
-    fn repeat_states(&mut self) -> io::Result<()> {
+    /// What is known of every group: a segment begins with it, so that earlier ones are needed for entries only.
+    fn states(&self) -> BatchWriter {
         let mut batch = BatchWriter::new();
         for (group, state) in &self.states {
             for note in state.notes() {
                 batch.put(*group, &note.record());
             }
         }
-        if batch.is_empty() {
-            return Ok(());
-        }
-        self.position.write(&mut batch, &self.shared).map(|_| ())
+        batch
     }
 
     /// Copies the entries that keep the oldest segment, once there are too many segments.
