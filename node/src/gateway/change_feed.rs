@@ -178,7 +178,8 @@ fn start(headers: &RequestHeaders) -> Result<FeedStart, ApiError> {
     let Some(text) = headers.text("if-modified-since")? else { return Ok(FeedStart::Beginning) };
     let time = parse_date(text).ok_or_else(|| malformed("if-modified-since", text))?;
     let since = time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    Ok(FeedStart::At(Seconds(since)))
+    // SDKs call it exclusive, and `_ts` is rounded up: what was written in the second that begins then has the next one.
+    Ok(FeedStart::At(Seconds(since + 1)))
 }
 
 /// How fresh a replica must be to go on from there. One that has not come as far as the client would
@@ -310,7 +311,7 @@ mod tests {
     fn a_tag_wins_over_a_time_and_nothing_means_the_beginning() {
         let time = ("if-modified-since", "Thu, 01 Jan 1970 00:01:40 GMT");
         assert_eq!(start_of(&[]).unwrap(), FeedStart::Beginning);
-        assert_eq!(start_of(&[time]).unwrap(), FeedStart::At(Seconds(100)));
+        assert_eq!(start_of(&[time]).unwrap(), FeedStart::At(Seconds(101)));
         assert_eq!(start_of(&[time, ("if-none-match", "*")]).unwrap(), FeedStart::Now);
         let tag = ("if-none-match", "\"7\"");
         assert_eq!(start_of(&[time, tag]).unwrap(), FeedStart::After(Lsn(7)));

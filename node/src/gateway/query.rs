@@ -12,7 +12,7 @@ use ephemeris_store::partition_key::{Epk, PartitionKey};
 use ephemeris_store::query::{
     CompiledQuery, Course, Parameters, Place, Position, QUERY_BYTES_MAX, Value,
 };
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::error::{ApiError, Failure};
 use super::items::header_key;
@@ -54,8 +54,16 @@ struct QueryBody {
 #[derive(Deserialize)]
 struct QueryParameter {
     name: String,
-    #[serde(default)]
-    value: serde_json::Value,
+    /// None is undefined, and not null.
+    #[serde(default, deserialize_with = "given")]
+    value: Option<serde_json::Value>,
+}
+
+/// What stands there, null included.
+fn given<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<serde_json::Value>, D::Error> {
+    serde_json::Value::deserialize(deserializer).map(Some)
 }
 
 impl QuerySpec {
@@ -71,10 +79,12 @@ impl QuerySpec {
         }
         let mut parameters = Parameters::default();
         for parameter in body.parameters.unwrap_or_default() {
-            let json = parameter.value.to_string();
-            let value = Value::from_json(json.as_bytes()).map_err(|error| {
-                ApiError::BadRequest(format!("A query parameter is not valid: {error}."))
-            })?;
+            let value = match parameter.value {
+                Some(json) => Value::from_json(json.to_string().as_bytes()).map_err(|error| {
+                    ApiError::BadRequest(format!("A query parameter is not valid: {error}."))
+                })?,
+                None => Value::Undefined,
+            };
             parameters.add(&parameter.name, value)?;
         }
         let resume = body.resume_filter.map(ResumeFilter::parse).transpose()?;

@@ -565,7 +565,7 @@ impl Reader<'_> {
                 Literal::Text(text) => Value::Text(text.clone()),
             }),
             ExprKind::Parameter(name) => {
-                let given = self.parameters.get(name, expr.span).ok()?;
+                let given = self.parameters.get(name)?;
                 self.bytes_left.set(self.bytes_left.get().checked_sub(given.size)?);
                 Some(Value::clone(&given.value))
             }

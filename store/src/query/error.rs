@@ -70,6 +70,20 @@ impl QueryError {
         Self::coded("SC1001", format!("Syntax error, incorrect syntax near '{token}'."), span)
     }
 
+    pub(super) fn unexpected_end(span: Span) -> Self {
+        Self::coded("SC1002", "Syntax error, unexpected end-of-file.", span)
+    }
+
+    pub(super) fn invalid_token(token: &str, span: Span) -> Self {
+        Self::coded("SC1010", format!("Syntax error, invalid token '{token}'."), span)
+    }
+
+    /// `rest` is the text from its quote on.
+    pub(super) fn unended_text(rest: &str, span: Span) -> Self {
+        let message = format!("Syntax error, invalid string literal token '{rest}'.");
+        Self::coded("SC1012", message, span)
+    }
+
     pub(super) fn unresolved(name: &str, span: Span) -> Self {
         Self::coded("SC2001", format!("Identifier '{name}' could not be resolved."), span)
     }

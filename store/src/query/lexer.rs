@@ -36,9 +36,9 @@ const KEYWORDS: [&str; 26] = [
 ];
 
 /// Longest first, so that the longest match wins.
-const SYMBOLS: [&str; 33] = [
+const SYMBOLS: [&str; 32] = [
     ">>>", "<<", ">>", "<=", ">=", "<>", "!=", "||", "??", "(", ")", "[", "]", "{", "}", ",", ".",
-    ":", "?", "*", "/", "%", "+", "-", "=", "<", ">", "&", "|", "^", "~", ";", "!",
+    ":", "?", "*", "/", "%", "+", "-", "=", "<", ">", "&", "|", "^", "~", "!",
 ];
 
 /// True if a name can stand without brackets and quotes.
@@ -203,16 +203,17 @@ impl<'t> Lexer<'t> {
         }
         let length = self.peek().map_or(0, char::len_utf8);
         let (text, span) = self.take(length);
-        Err(QueryError::syntax(text, span))
+        Err(QueryError::invalid_token(text, span))
     }
 
     fn text(&mut self, quote: char) -> Result<Token, QueryError> {
+        let whole = self.rest;
         let (_, start) = self.take(1);
         let mut units: Vec<u16> = Vec::new();
         loop {
             let Some(c) = self.peek() else {
                 let end = Span { start: self.at, end: self.at };
-                return Err(QueryError::syntax(&quote.to_string(), start.to(end)));
+                return Err(QueryError::unended_text(whole, start.to(end)));
             };
             let (piece, span) = self.take(c.len_utf8());
             match c {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::error::{QueryError, Span};
+use super::error::QueryError;
 use super::value::{Value, as_bytes};
 
 /// Values for `@name`s.
@@ -13,7 +13,7 @@ use super::value::{Value, as_bytes};
 pub struct Parameters {
     /// As they were given.
     list: Vec<Parameter>,
-    /// Where each name is in the list; the first, if it was given several.
+    /// Where each name is in the list.
     places: HashMap<String, usize>,
 }
 
@@ -66,33 +66,33 @@ impl<'de> Deserialize<'de> for Parameters {
 }
 
 impl Parameters {
-    /// Adds a value; the name starts with `@`.
+    /// Adds a value; the name starts with `@`. What has none is undefined.
     pub fn add(&mut self, name: &str, value: Value) -> Result<(), QueryError> {
         let letters = name.strip_prefix('@').filter(|rest| {
             !rest.is_empty() && rest.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
         });
         let Some(letters) = letters else {
-            let message = format!(
-                "Specified parameter name '{name}' is invalid. Parameter names should start \
-                 with '@' followed by a valid identifier."
-            );
-            return Err(QueryError::at(message, Span::default()));
+            return Err(QueryError::Plain(format!(
+                "Invalid query. Specified parameter name '{name}' is invalid. Parameter names should be in the \
+                 format of symbol '@' followed by a valid identifier. E.g. @param1"
+            )));
         };
+        if self.places.contains_key(letters) {
+            let message = format!("Invalid query. Specified duplicate parameter name '{name}'.");
+            return Err(QueryError::Plain(message));
+        }
         self.push(Parameter { name: letters.to_string(), given: Given::new(value) });
         Ok(())
     }
 
     fn push(&mut self, parameter: Parameter) {
-        self.places.entry(parameter.name.clone()).or_insert(self.list.len());
+        self.places.insert(parameter.name.clone(), self.list.len());
         self.list.push(parameter);
     }
 
-    /// The value of a name without its `@`.
-    pub(super) fn get(&self, name: &str, span: Span) -> Result<&Given, QueryError> {
-        let place = self.places.get(name).ok_or_else(|| {
-            QueryError::at(format!("The query parameter '@{name}' has no value."), span)
-        })?;
-        Ok(&self.list[*place].given)
+    /// The value of a name without its `@`; none if it was not given, which makes it undefined.
+    pub(super) fn get(&self, name: &str) -> Option<&Given> {
+        self.places.get(name).map(|place| &self.list[*place].given)
     }
 }
 
@@ -120,21 +120,24 @@ mod tests {
         let parameters = with("a text");
         let uses = vec!["c.a > @p"; 100].join(" OR ");
         let query = compile(&format!("SELECT VALUE {uses} FROM c"), &parameters).unwrap();
-        let given = parameters.get("p", Span::default()).unwrap();
+        let given = parameters.get("p").unwrap();
         assert_eq!(Arc::strong_count(&given.value), 101);
         drop(query);
         assert_eq!(Arc::strong_count(&given.value), 1);
     }
 
     #[test]
-    fn a_name_has_the_first_of_its_values_also_where_it_was_sent_to() {
+    fn a_name_has_one_value_also_where_it_was_sent_to() {
         let mut parameters = with("first");
-        parameters.add("@p", Value::Null).unwrap();
+        let refused = parameters.add("@p", Value::Null).unwrap_err().to_string();
+        assert!(refused.contains("duplicate parameter name '@p'"), "{refused}");
+        parameters.add("@nothing", Value::Undefined).unwrap();
         let again: Parameters = codec::decode(&codec::encode(&parameters)).unwrap();
         for parameters in [parameters, again] {
-            let given = parameters.get("p", Span::default()).unwrap();
+            let given = parameters.get("p").unwrap();
             assert!(given.value.equals(&Value::from("first")));
-            assert!(parameters.get("q", Span::default()).is_err());
+            assert!(!parameters.get("nothing").unwrap().value.is_defined());
+            assert!(parameters.get("q").is_none());
         }
     }
 

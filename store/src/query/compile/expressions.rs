@@ -8,7 +8,7 @@ use super::super::like::LikePattern;
 use super::super::names::{last_of_each, number_word};
 use super::super::op::{Computed, Op, Path, ROOT, Step};
 use super::super::value::{Number, Value};
-use super::{COPIED_BYTES_MAX, Compiler};
+use super::{COPIED_BYTES_MAX, Compiler, Purity};
 
 impl<'q> Compiler<'q> {
     pub(super) fn op(&mut self, expr: &'q Expr) -> Op {
@@ -55,13 +55,15 @@ impl<'q> Compiler<'q> {
     }
 
     fn parameter(&mut self, name: &str, span: Span) -> Arc<Value> {
-        match self.parameters.get(name, span) {
-            Ok(given) => given.value.clone(),
-            Err(error) => {
-                self.errors.push(error);
-                Arc::default()
-            }
+        if let Some(given) = self.parameters.get(name) {
+            return given.value.clone();
         }
+        // Conditions of patches have none: whoever wrote one would wait in vain for it to hold.
+        if matches!(self.purity, Purity::Pure) {
+            let message = format!("The query parameter '@{name}' has no value.");
+            self.errors.push(QueryError::at(message, span));
+        }
+        Arc::default()
     }
 
     /// False, and noted, if texts are copied that are too long together.

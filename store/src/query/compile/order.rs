@@ -43,16 +43,12 @@ impl<'q> Compiler<'q> {
     fn count(&mut self, count: &Count, code: &str, message: &str) -> u64 {
         let number = match &count.value {
             CountValue::Literal(number) => Some(Number::Float(*number)),
-            CountValue::Parameter(name) => match self.parameters.get(name, count.span) {
-                Ok(given) => match &*given.value {
-                    Value::Number(number) => Some(*number),
+            CountValue::Parameter(name) => {
+                match self.parameters.get(name).map(|given| &*given.value) {
+                    Some(Value::Number(number)) => Some(*number),
                     _ => None,
-                },
-                Err(error) => {
-                    self.errors.push(error);
-                    return 0;
                 }
-            },
+            }
         };
         match number.map(Number::whole) {
             Some(Number::Int(count @ 0..=COUNT_MAX)) => count.unsigned_abs(),

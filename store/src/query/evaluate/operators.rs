@@ -107,7 +107,10 @@ pub(super) fn binary(operator: BinaryOp, a: Cow<'_, Value>, b: &Value, run: &Run
         | BinaryOp::ShiftLeft
         | BinaryOp::ShiftRight
         | BinaryOp::ShiftRightUnsigned => match (number(&a), number(b)) {
-            (Some(a), Some(b)) => Value::float(arithmetic(operator, a.as_f64(), b.as_f64())),
+            (Some(a), Some(b)) => Value::Number(
+                exact(operator, a, b)
+                    .unwrap_or_else(|| Number::Float(arithmetic(operator, a.as_f64(), b.as_f64()))),
+            ),
             _ => Value::Undefined,
         },
     }
@@ -126,6 +129,19 @@ fn concat(a: Cow<'_, Value>, b: &Value, run: &Run) -> Value {
         }
         Cow::Borrowed(_) | Cow::Owned(_) => Value::Undefined,
     }
+}
+
+/// What integers of 64 bits come to, if that is one, too.
+#[expect(clippy::wildcard_enum_match_arm, reason = "the other operators go by doubles")]
+fn exact(operator: BinaryOp, a: Number, b: Number) -> Option<Number> {
+    let (Number::Int(a), Number::Int(b)) = (a, b) else { return None };
+    let result = match operator {
+        BinaryOp::Add => a.checked_add(b),
+        BinaryOp::Subtract => a.checked_sub(b),
+        BinaryOp::Multiply => a.checked_mul(b),
+        _ => None,
+    };
+    result.map(Number::Int)
 }
 
 fn arithmetic(operator: BinaryOp, a: f64, b: f64) -> f64 {

@@ -129,7 +129,7 @@ impl Parser<'_> {
     fn unexpected<T>(&self) -> Result<T> {
         let Token { kind, span } = &self.tokens[self.next];
         if *kind == TokenKind::End {
-            return Err(QueryError::syntax("end of query", *span));
+            return Err(QueryError::unexpected_end(*span));
         }
         Err(QueryError::syntax(&span.of(self.text), *span))
     }

@@ -393,9 +393,8 @@ fn binary(operator: BinaryOp, a: &Value, b: &Value) -> Value {
         | BinaryOp::Multiply
         | BinaryOp::Divide
         | BinaryOp::Modulo => match (a, b) {
-            (Value::Number(a), Value::Number(b)) => {
-                Value::float(calculate(operator, a.as_f64(), b.as_f64()))
-            }
+            (Value::Number(a), Value::Number(b)) => whole(operator, *a, *b)
+                .unwrap_or_else(|| Value::float(calculate(operator, a.as_f64(), b.as_f64()))),
             _ => Value::Undefined,
         },
     }
@@ -417,6 +416,19 @@ fn less(a: &Value, b: &Value, or_equal: bool) -> Option<bool> {
         }
         _ => None,
     }
+}
+
+/// Sums, differences and products of integers, as long as they fit.
+fn whole(operator: BinaryOp, a: Number, b: Number) -> Option<Value> {
+    let (Number::Int(a), Number::Int(b)) = (a, b) else { return None };
+    let (a, b) = (i128::from(a), i128::from(b));
+    let exact = match operator {
+        BinaryOp::Add => a + b,
+        BinaryOp::Subtract => a - b,
+        BinaryOp::Multiply => a * b,
+        _ => return None,
+    };
+    i64::try_from(exact).ok().map(|number| Value::Number(Number::Int(number)))
 }
 
 fn calculate(operator: BinaryOp, a: f64, b: f64) -> f64 {
