@@ -290,6 +290,8 @@ fn ceil_millis(micros: Micros) -> Millis {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicI64, Ordering};
+
     use metrics_exporter_prometheus::PrometheusBuilder;
 
     use super::*;
@@ -310,6 +312,35 @@ mod tests {
         assert_eq!((now.trust, now.interval.lo()), (Trust::Unsettled, Millis(0)));
         assert!(now.interval.hi() > Millis(1_600_000_000_000));
         assert_eq!(clock().width_ms(), None);
+    }
+
+    /// Time that stands where it is put.
+    #[derive(Default)]
+    struct Stopped(AtomicI64);
+
+    impl TimeSource for Stopped {
+        fn wall_micros(&self) -> i64 {
+            self.boot_micros()
+        }
+
+        fn boot_micros(&self) -> i64 {
+            self.0.load(Ordering::Relaxed)
+        }
+    }
+
+    #[test]
+    fn a_majority_is_heard_as_long_as_it_answers() {
+        let time = Arc::new(Stopped::default());
+        let clock = QuorumClock::new(3, Duration::from_secs(2), time.clone());
+        let (others, alone) = ([NodeId(2), NodeId(3)], []);
+        clock.settle(&others);
+        assert!(!clock.hears_majority(), "nobody has answered yet");
+        clock.observe(NodeId(3), clock.ask(), 0);
+        assert!(clock.hears_majority(), "two of three");
+        time.0.store(HEARD_MICROS_MAX + 1, Ordering::Relaxed);
+        assert!(!clock.hears_majority(), "it has fallen silent");
+        clock.settle(&alone);
+        assert!(clock.hears_majority(), "a node alone is all there is");
     }
 
     #[test]

@@ -9,9 +9,7 @@ use std::sync::Arc;
 use ephemeris_store::catalog::PartitionRecord;
 use ephemeris_store::ids::ContainerNumber;
 use ephemeris_store::partition_key::{Epk, PartitionKey};
-use ephemeris_store::query::{
-    CompiledQuery, Course, Parameters, Place, Position, QUERY_BYTES_MAX, Value,
-};
+use ephemeris_store::query::{CompiledQuery, Course, Parameters, Place, Position, Value};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::error::{ApiError, Failure};
@@ -72,11 +70,6 @@ impl QuerySpec {
         let body: QueryBody = serde_json::from_slice(body).map_err(|error| {
             ApiError::BadRequest(format!("The query body is not valid: {error}."))
         })?;
-        if body.query.len() > QUERY_BYTES_MAX {
-            return Err(ApiError::BadRequest(format!(
-                "The query text is longer than {QUERY_BYTES_MAX} bytes."
-            )));
-        }
         let mut parameters = Parameters::default();
         for parameter in body.parameters.unwrap_or_default() {
             let value = match parameter.value {

@@ -151,7 +151,7 @@ impl Draft<'_> {
             }
             through => {
                 if is_whole {
-                    done.through = through.clone();
+                    done.through.clone_from(through);
                 }
                 index.note_progress(&mut self.batch, group, done);
                 true

@@ -20,6 +20,11 @@ impl Span {
         Span { start: self.start, end: other.end }
     }
 
+    /// All of a text.
+    pub(super) fn whole(text: &str) -> Span {
+        Span { start: 0, end: u32::try_from(text.chars().count()).unwrap_or(u32::MAX) }
+    }
+
     /// The same place seen from so many characters before.
     pub(super) fn moved(self, characters: u32) -> Span {
         Span { start: self.start + characters, end: self.end + characters }

@@ -38,9 +38,12 @@ impl<'q> Compiler<'q> {
     /// so that no other error is told.
     fn count_joins(&mut self, query: &Query) -> usize {
         let room = JOINS_MAX - self.joins + 1;
-        if let Some(beyond) = query.from.get(room) {
-            let message = format!("The query has more than the maximum of {JOINS_MAX} JOINs.");
-            self.errors.push_instead(QueryError::at(message, beyond.span));
+        if query.from.len() > room {
+            let message = format!(
+                "The SQL query exceeded the maximum number of joins. The allowed limit is {JOINS_MAX}."
+            );
+            let whole = Span::whole(self.text);
+            self.errors.push_instead(QueryError::coded("SC3002", message, whole));
         }
         self.joins += query.from.len().saturating_sub(1).min(room - 1);
         room

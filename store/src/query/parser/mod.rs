@@ -25,8 +25,9 @@ type Result<T> = std::result::Result<T, QueryError>;
 /// Parses one query.
 pub fn parse(text: &str) -> Result<Query> {
     if text.len() > QUERY_BYTES_MAX {
-        let message = format!("The query text exceeds the maximum of {QUERY_BYTES_MAX} bytes.");
-        return Err(QueryError::Plain(message));
+        let message =
+            format!("The SQL query text exceeded the maximum limit of {QUERY_BYTES_MAX} bytes.");
+        return Err(QueryError::coded("SC3020", message, Span::whole(text)));
     }
     let tokens = tokenize(text)?;
     let mut parser = Parser { text, tokens, next: 0, depth: 0, operands_open: 0 };
