@@ -358,7 +358,7 @@ impl<M: Machine> RaftNetworkV2<TypeConfig> for Peer<M> {
             }
             match BoxStream::next(&mut answers).await? {
                 Ok(Ok(matching)) => {
-                    let last = matching.as_ref().map(|last| last.index());
+                    let last = matching.as_ref().map(openraft::LogId::index);
                     if let (Some(follower), Some(last)) = (&peer.follower, last) {
                         follower.answered(last);
                     }
