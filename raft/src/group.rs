@@ -615,6 +615,8 @@ impl<M: Machine> Group<M> {
             return;
         }
         self.shared.durable.set(progress);
+        // An error means that the replica has stopped, which its status tells.
+        let _ = self.shared.raft.trigger().snapshot().await;
         let (snapshots, flushed) =
             (self.shared.snapshots.clone(), self.shared.durable.get().applied);
         let tidied = self.shared.storage.executor.run(move || snapshots.tidy(flushed)).await;
@@ -622,8 +624,6 @@ impl<M: Machine> Group<M> {
             // They do no harm, and are tried again after the next flush.
             debug!(group = %self.shared.id, %error, "files of old snapshots stay");
         }
-        // An error means that the replica has stopped, which its status tells.
-        let _ = self.shared.raft.trigger().snapshot().await;
     }
 
     /// Lets the log go up to an entry, but no further than `mark_durable` does: a replica elsewhere that still

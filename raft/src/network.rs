@@ -352,7 +352,9 @@ impl<M: Machine> RaftNetworkV2<TypeConfig> for Peer<M> {
         let begun = Some((answers, None));
         let stream = stream::unfold(begun, move |state: Option<(_, Option<u64>)>| async move {
             let (mut answers, matching) = state?;
-            if matching.is_some_and(|matching| peer.given_up.includes(matching)) {
+            let is_given_up =
+                |matching| peer.follower.is_some() && peer.given_up.includes(matching);
+            if matching.is_some_and(is_given_up) {
                 let reason = "the log goes on without it, it needs a snapshot";
                 return Some((Err(NetworkError::from_string(reason).into()), None));
             }

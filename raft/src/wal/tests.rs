@@ -581,6 +581,20 @@ fn a_segment_that_was_cut_is_refused() {
     }
 }
 
+/// A copy of a directory may have cut it: nothing is lost, as long as nobody writes into it.
+#[test]
+fn a_spare_file_that_was_cut_is_not_used() {
+    let disk = MemoryDisk::new();
+    Running::open(&disk).unwrap().close();
+    disk.create("0000000000000001.spare", 100).unwrap();
+    let log = Running::open(&disk).unwrap();
+    log.append_range(GROUP, 0..300);
+    log.append_range(GROUP, 300..301);
+    log.close();
+    assert!(!disk.list().unwrap().iter().any(|name| name.ends_with(".spare")), "{:?}", disk.list());
+    assert_eq!(range(&Running::open(&disk).unwrap().entries(GROUP)), Some((0, 300)));
+}
+
 /// A full disk, or a crash, may come before a new segment has its length.
 #[test]
 fn a_file_that_was_to_become_a_segment_is_made_anew() {

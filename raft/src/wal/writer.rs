@@ -381,7 +381,7 @@ impl Writer {
         let disk = self.shared.disk.clone();
         let size = self.shared.options.segment_bytes;
         let name = segment_name(number);
-        let spare = if bytes_min <= size { self.position.spares.pop() } else { None };
+        let spare = if bytes_min <= size { self.take_spare(size)? } else { None };
         let (file, made) = if let Some(spare) = spare {
             (disk.open(&spare)?, spare)
         } else {
@@ -397,6 +397,17 @@ impl Writer {
         drop(inner);
         self.position.current = Some((number, file, SEGMENT_HEADER_BYTES as u64, capacity));
         Ok(())
+    }
+
+    /// A spare file of the usual size; others are removed.
+    fn take_spare(&mut self, size: u64) -> io::Result<Option<String>> {
+        while let Some(spare) = self.position.spares.pop() {
+            if self.shared.disk.open(&spare)?.length()? == size {
+                return Ok(Some(spare));
+            }
+            self.shared.disk.remove(&spare)?;
+        }
+        Ok(None)
     }
 
     /// What is known of every group: a segment begins with it, so that earlier ones are needed for entries only.

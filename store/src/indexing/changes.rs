@@ -16,13 +16,15 @@ pub(crate) struct EntryChanges {
     /// All keys and values, one behind the other.
     bytes: Vec<u8>,
     changes: Vec<Change>,
+    /// Bytes of all keys and values that were ever added, whether they were condensed or not: replicas decide by that.
+    added: usize,
     /// How large they may become before they are condensed.
     limit: usize,
 }
 
 impl Default for EntryChanges {
     fn default() -> Self {
-        Self { bytes: Vec::new(), changes: Vec::new(), limit: CONDENSED_BYTES }
+        Self { bytes: Vec::new(), changes: Vec::new(), added: 0, limit: CONDENSED_BYTES }
     }
 }
 
@@ -57,14 +59,20 @@ impl EntryChanges {
         let middle = self.bytes.len();
         self.bytes.extend_from_slice(value);
         self.changes.push(Change { kind, start, middle, end: self.bytes.len() });
+        self.added += self.bytes.len() - start;
         if self.size() >= self.limit {
             self.condense();
             self.limit = self.limit.max(2 * self.size());
         }
     }
 
+    /// Bytes of the keys and values of all changes since the log entry began.
+    pub(crate) fn added(&self) -> usize {
+        self.added
+    }
+
     /// How much of memory they take, about.
-    pub(crate) fn size(&self) -> usize {
+    fn size(&self) -> usize {
         self.bytes.len() + self.changes.len() * size_of::<Change>()
     }
 
@@ -93,6 +101,7 @@ impl EntryChanges {
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
         self.changes.clear();
+        (self.added, self.limit) = (0, CONDENSED_BYTES);
     }
 
     /// Writes what they come to, in the order of keys.
@@ -175,6 +184,26 @@ mod tests {
             };
             prop_assert_eq!(write(limit), write(usize::MAX));
         }
+    }
+
+    /// Replicas decide by it, whatever they have applied before and condensed.
+    #[test]
+    fn what_was_added_is_counted_the_same_after_much_and_after_nothing() {
+        let add = |changes: &mut EntryChanges| {
+            for _ in 0..100_000 {
+                changes.add(ChangeKind::Put, b"place", |bytes| bytes.extend_from_slice(&[7; 270]));
+            }
+            changes.added()
+        };
+        let mut changes = EntryChanges::default();
+        let once = add(&mut changes);
+        assert_eq!(once, 100_000 * 275);
+        for key in 0..300_000_u32 {
+            changes.add(ChangeKind::Put, &[0; 270], |bytes| bytes.extend(key.to_be_bytes()));
+        }
+        changes.clear();
+        assert_eq!(add(&mut changes), once);
+        assert_eq!(changes.limit, CONDENSED_BYTES);
     }
 
     #[test]

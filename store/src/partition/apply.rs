@@ -379,7 +379,7 @@ impl<'p> Draft<'p> {
     fn handle(&mut self, bytes: usize) -> Result<(), (Refusal, Charge)> {
         self.handled += bytes;
         let is_too_much = self.handled > TRANSACTION_BYTES_MAX
-            || self.entries.size() > TRANSACTION_ENTRIES_BYTES_MAX
+            || self.entries.added() > TRANSACTION_ENTRIES_BYTES_MAX
             || self.operations == 0;
         if is_too_much {
             Err((Refusal::TransactionTooLarge, Charge::point_read(bytes)))

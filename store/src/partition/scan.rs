@@ -104,8 +104,8 @@ impl PartitionView {
     /// Shows items of a range, dead or alive, for an entry of the log to be about them. Returns up to which item all
     /// were shown; none: all of the range.
     ///
-    /// A leader looks ahead outside of `apply`: garbage is passed here, however much of it there is, and every replica
-    /// has another.
+    /// A leader looks ahead outside of `apply`: its garbage is passed here, however much of it there is. Every replica has
+    /// another: one that walks the same range may have to pass more.
     pub(super) fn look_ahead(
         &self,
         range: &KeyRange,

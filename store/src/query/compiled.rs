@@ -149,7 +149,7 @@ impl CompiledQuery {
             kept = true;
             ControlFlow::Break(())
         });
-        let is_cut_short = run.is_over() && operations < COMPUTED_OPERATIONS_MAX;
+        let is_cut_short = run.lacks_operations() && operations < COMPUTED_OPERATIONS_MAX;
         *left -= if is_cut_short { operations } else { run.spent() };
         kept && !run.is_over()
     }

@@ -35,6 +35,9 @@ const KEYWORDS: [&str; 26] = [
     "TOP", "UDF", "VALUE", "WHERE",
 ];
 
+/// So much of a text that does not end is told.
+const TOLD_CHARS_MAX: usize = 200;
+
 /// Longest first, so that the longest match wins.
 const SYMBOLS: [&str; 32] = [
     ">>>", "<<", ">>", "<=", ">=", "<>", "!=", "||", "??", "(", ")", "[", "]", "{", "}", ",", ".",
@@ -213,7 +216,8 @@ impl<'t> Lexer<'t> {
         loop {
             let Some(c) = self.peek() else {
                 let end = Span { start: self.at, end: self.at };
-                return Err(QueryError::unended_text(whole, start.to(end)));
+                let told: String = whole.chars().take(TOLD_CHARS_MAX).collect();
+                return Err(QueryError::unended_text(&told, start.to(end)));
             };
             let (piece, span) = self.take(c.len_utf8());
             match c {

@@ -157,6 +157,11 @@ impl Run {
         Some(QueryError::Plain(message))
     }
 
+    /// True if more operations were needed than there are.
+    pub(super) fn lacks_operations(&self) -> bool {
+        self.over.get() == Some(Limit::Operations)
+    }
+
     /// True once a limit was passed.
     pub(super) fn is_over(&self) -> bool {
         self.over.get().is_some()
