@@ -591,7 +591,8 @@ fn a_spare_file_that_was_cut_is_not_used() {
     log.append_range(GROUP, 0..300);
     log.append_range(GROUP, 300..301);
     log.close();
-    assert!(!disk.list().unwrap().iter().any(|name| name.ends_with(".spare")), "{:?}", disk.list());
+    let names = disk.list().unwrap();
+    assert!(!names.iter().any(|name| name.ends_with(recovery::SPARE_SUFFIX)), "{names:?}");
     assert_eq!(range(&Running::open(&disk).unwrap().entries(GROUP)), Some((0, 300)));
 }
 
