@@ -35,7 +35,7 @@ pub fn check(text: &str, item: &Value) {
     }
     let condition = format!("FROM c WHERE {text}");
     if let Ok(condition) = CompiledQuery::condition(&condition, Metric::default()) {
-        condition.keeps(item);
+        condition.keeps(item, &mut { u64::MAX });
     }
 }
 
