@@ -33,9 +33,9 @@ use crate::transport::Transport;
 use crate::types::TypeConfig;
 use crate::wal::WalStats;
 
-/// Segments of the log that a transfer of a snapshot may hold.
+/// Segments of the log that a transfer of a snapshot, or a slow follower, may hold.
 const HELD_SEGMENTS_MAX: u64 = 64;
-/// Entries of the log that it may hold: each takes memory, too. Entries of half a kilobyte reach both limits.
+/// Entries of the log that either may hold: each takes memory, too. Entries of half a kilobyte reach both limits.
 const HELD_ENTRIES_MAX: u64 = 2 << 20;
 
 /// How fast a group notices that its leader is gone, and how much it keeps.
