@@ -18,14 +18,14 @@ fn symbols(file: &[u8]) -> HashSet<&[u8]> {
 /// Another compiler, crate names and versions, or years of changes: each gives functions other symbols, and then
 /// the profile does nothing, without a word. Of what it knows more than half is part of its callers in the end.
 #[test]
-fn a_quarter_of_the_functions_it_knows_are_in_the_binary() {
+fn a_third_of_the_functions_it_knows_are_in_the_binary() {
     let profile = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.cargo/ephemeris.profdata");
     let profile = fs::read(profile).expect("the profile is checked in");
     let built = fs::read(binary()).expect("the binary was built");
     let (known, built) = (symbols(&profile), symbols(&built));
     let there = known.intersection(&built).count();
     assert!(
-        !known.is_empty() && 4 * there >= known.len(),
+        !known.is_empty() && 3 * there >= known.len(),
         "of {} functions that .cargo/ephemeris.profdata knows {there} are there: `cargo clean` if what is built is \
          older than .cargo/rustc, else .ci/profile",
         known.len()
