@@ -67,13 +67,17 @@ impl Proposal {
         codec::encode_about(PROPOSAL_BYTES + writes.iter().map(write_bytes).sum::<usize>(), self)
     }
 
-    /// True for the encoding of a write to one small item, by what it begins with.
+    /// True for the encoding of a write to one small item, by what it begins with. Of a patch the item may be large.
     pub fn is_brief(encoded: &[u8]) -> bool {
         const WRITE: u32 = 0;
+        const PATCH: u32 = 3;
 
-        type Start = (ClockInterval, Option<Vouchers>, u32, u64);
-        let is_one_write = |(.., variant, writes): Start| (variant, writes) == (WRITE, 1);
-        encoded.len() <= BRIEF_BYTES_MAX && codec::decode_start(encoded).is_some_and(is_one_write)
+        type Write = (ItemKey, Precondition, u32);
+        type Start = (ClockInterval, Option<Vouchers>, u32, u64, Write);
+        let is_brief = |(_, _, variant, writes, (_, _, action)): Start| {
+            (variant, writes) == (WRITE, 1) && action != PATCH
+        };
+        encoded.len() <= BRIEF_BYTES_MAX && codec::decode_start(encoded).is_some_and(is_brief)
     }
 }
 
@@ -363,8 +367,12 @@ pub enum CommandEffect {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::document::DocumentRules;
     use crate::ids::ItemId;
+    use crate::indexing::{self, IndexRules};
     use crate::partition_key::{KeyDefinition, KeyKind, PartitionKey};
     use crate::ttl::TtlField;
 
@@ -391,6 +399,11 @@ mod tests {
         assert!(is_brief(Command::Write(vec![create(1024)])));
         assert!(is_brief(Command::Write(vec![write(Action::Delete)])));
         assert!(!is_brief(Command::Write(vec![create(BRIEF_BYTES_MAX)])));
+        let key = KeyDefinition { kind: KeyKind::HashV2, paths: vec![vec!["pk".into()]] };
+        let index = IndexRules::new(&indexing::complete(None).unwrap()).unwrap();
+        let rules = Arc::new(DocumentRules::new(key, index));
+        let patch = PatchRequest { text: b"{}".to_vec(), rules };
+        assert!(!is_brief(Command::Write(vec![write(Action::Patch(patch))])));
         assert!(!is_brief(Command::Write(vec![create(1), create(1)])));
         assert!(!is_brief(Command::AdvanceClock));
         let limit = NonZeroU32::MIN;

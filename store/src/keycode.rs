@@ -6,9 +6,9 @@
 
 use thiserror::Error;
 
-const ESCAPE: u8 = 0x00;
-const ESCAPED_ZERO: u8 = 0xFF;
-const END: u8 = 0x00;
+pub(crate) const ESCAPE: u8 = 0x00;
+pub(crate) const ESCAPED_ZERO: u8 = 0xFF;
+pub(crate) const END: u8 = 0x00;
 
 /// Bytes that no encoder here produced.
 #[derive(Debug, Error, PartialEq, Eq)]

@@ -115,7 +115,7 @@ impl Exporter {
         let mut all = vec![machine::meta_range(group)];
         all.extend(ranges);
         // If this cannot be read, all is sent: reading the rows tells why.
-        let garbage = Garbage::load(&*view).unwrap_or_default();
+        let garbage = Garbage::load_of(&*view, group).unwrap_or_default();
         Self { view, ranges: all, garbage }
     }
 

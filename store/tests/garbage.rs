@@ -8,7 +8,7 @@ use ephemeris_store::command::{
     Action, Command, CommandEffect, Effect, ItemWrite, Precondition, Proposal,
 };
 use ephemeris_store::document::DocumentRules;
-use ephemeris_store::engine::{Direction, Engine, KeyRange, RocksEngine, RocksOptions, Table};
+use ephemeris_store::engine::{Engine, KeyRange, RocksEngine, RocksOptions, Table};
 use ephemeris_store::ids::{ContainerNumber, DatabaseNumber, GroupId, ItemId};
 use ephemeris_store::indexing::{self, IndexRules};
 use ephemeris_store::item::ItemKey;
@@ -125,7 +125,7 @@ fn shown(view: &PartitionView) -> Counts {
     });
     let all = view.keys().slots(Table::Items, SlotRange::ALL);
     assert_eq!(view.items(&all).count() as u64, counts[0], "items are shown by the same rule");
-    let mut items = view.item_cursor(&all, Direction::Forward);
+    let mut items = view.item_cursor(&all);
     let mut walked = 0;
     while let Some(item) = items.next_item().expect("the disk works") {
         walked += u64::from(!item.is_garbage);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 use thiserror::Error;
 
-use crate::document::DocumentRules;
+use crate::document::{DocumentRules, SYSTEM_PROPERTIES};
 use crate::ids::{InvalidName, ResourceName};
 use crate::indexing::{
     self, IndexRules, IndexingMode, InvalidPolicy, InvalidUniqueKeys, UniqueKeys,
@@ -36,6 +36,12 @@ const PROPERTIES: [&str; 14] = [
     "materializedViewDefinition",
 ];
 
+/// Longest definition, in bytes: every node keeps all of them in memory.
+const DEFINITION_BYTES_MAX: usize = 512 << 10;
+/// Longest path of a partition key or a unique key, as of an indexing policy.
+const PATH_NAMES_MAX: usize = 128;
+const PATH_BYTES_MAX: usize = 1024;
+
 /// Where items have a partition key if their container's users named none.
 const SYSTEM_KEY_PATH: &str = "/_partitionKey";
 
@@ -54,6 +60,25 @@ pub enum InvalidDefinition {
     /// A partition key path cannot be used.
     #[error(transparent)]
     Path(#[from] InvalidPath),
+    /// More than a node keeps of it in memory.
+    #[error("the definition has {0} bytes as JSON, the limit is {DEFINITION_BYTES_MAX}")]
+    TooLong(usize),
+    /// No property that users write.
+    #[error(
+        "the partition key path {0:?} does not lead to one property that users write: it names one of the system, or \
+         holds a wildcard"
+    )]
+    KeyPath(String),
+    /// Of a partition key or a unique key.
+    #[error(
+        "the path of a key has {names} names and {bytes} bytes, the limits are {PATH_NAMES_MAX} and {PATH_BYTES_MAX}"
+    )]
+    PathTooLong {
+        /// How many names it has.
+        names: usize,
+        /// How long it is.
+        bytes: usize,
+    },
     /// The partition key has too few or too many paths for its kind.
     #[error(
         "{}: a {kind} partition key has {allowed}, not {found}",
@@ -105,11 +130,34 @@ impl ContainerDefinition {
         check_features(body)?;
         let computed = ComputedProperties::parse(body.get("computedProperties"))?;
         let definition = Self::with_computed(body, computed)?;
+        definition.check_paths()?;
         // Replicas read it again from its text: what they could not read must never reach them.
         let text = Value::Object(definition.json.clone()).to_string();
+        if text.len() > DEFINITION_BYTES_MAX {
+            return Err(InvalidDefinition::TooLong(text.len()));
+        }
         let read = serde_json::from_str(&text).map_err(|_| InvalidDefinition::Malformed("body"))?;
         Self::restore(&read)?;
         Ok(definition)
+    }
+
+    /// Refuses paths that nobody means, and that would be walked for every item.
+    fn check_paths(&self) -> Result<(), InvalidDefinition> {
+        let key = self.key();
+        let is_many = |name: &String| matches!(name.as_str(), "*" | "?" | "[]");
+        let is_of_system = |path: &Vec<String>| SYSTEM_PROPERTIES.contains(&path[0].as_str());
+        if let Some(path) =
+            key.paths.iter().find(|path| is_of_system(path) || path.iter().any(is_many))
+        {
+            return Err(InvalidDefinition::KeyPath(format!("/{}", path.join("/"))));
+        }
+        for path in key.paths.iter().chain(self.unique_keys.all_paths()) {
+            let (names, bytes) = (path.len(), path.iter().map(|name| name.len() + 1).sum());
+            if names > PATH_NAMES_MAX || bytes > PATH_BYTES_MAX {
+                return Err(InvalidDefinition::PathTooLong { names, bytes });
+            }
+        }
+        Ok(())
     }
 
     /// Reads a definition that is stored. What it could not be accepted with now has no effect: a replica reads

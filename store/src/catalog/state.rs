@@ -367,7 +367,7 @@ impl CatalogState {
     }
 
     /// True if the node is one of the cluster, registered or awaited.
-    pub(super) fn counts(&self, node: NodeId) -> bool {
+    pub fn counts(&self, node: NodeId) -> bool {
         self.nodes.contains_key(&node) || self.header.awaited.contains(&node)
     }
 
@@ -462,11 +462,6 @@ impl CatalogState {
     /// The offers in the order they were created.
     pub fn offers(&self) -> impl Iterator<Item = &Arc<Offer>> {
         self.offers.values()
-    }
-
-    /// An offer by its number.
-    pub fn offer(&self, number: u32) -> Option<&Arc<Offer>> {
-        self.offers.get(&number)
     }
 
     /// The offer of a database or container.

@@ -115,7 +115,7 @@ impl RocksEngine {
         Ok(Self { database, collecting: Mutex::new(None) })
     }
 
-    /// Returns when no table is being compacted for its garbage: for tests and tools.
+    /// Returns when no table is being compacted for its garbage: for tests.
     pub fn await_collection(&self) {
         let mut collecting = self.collecting.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(thread) = collecting.take() {

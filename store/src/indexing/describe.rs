@@ -1,4 +1,4 @@
-//! Entries as people read them: for tests and tools.
+//! Entries as people read them: for tests.
 
 use super::key::{Component, decoded};
 use super::path::{COMPOSITE, ELEMENTS, END, MEMBER, SHAPES, invert};

@@ -15,7 +15,7 @@ use std::fmt;
 use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess};
 
 use super::path::{self, IndexPath, Step};
-use super::rules::{IndexRules, Place};
+use super::rules::{IndexRules, Place, ShapesAt};
 use super::{ChangeKind, EncodedValue, EntryChanges, hash, key};
 use crate::engine::Fault;
 use crate::ids::ContainerNumber;
@@ -132,7 +132,7 @@ impl Extractor {
         }
         if self.rules.has_shapes() {
             let item = Value::from_json(body).map_err(|error| Fault::corrupt("items", error))?;
-            walk.enter_shapes(&item, &mut Vec::new());
+            walk.enter_shapes(&item, self.rules.shapes_at_root(), &mut Vec::new());
         }
         walk.finish();
         Ok(operations)
@@ -232,22 +232,21 @@ impl<'r> Walk<'r> {
     }
 
     /// Adds the entries of all shapes at these steps and below. Nobody asks for those in arrays.
-    fn enter_shapes(&mut self, value: &Value, steps: &mut Vec<Step>) {
-        let rules = &self.extractor.rules;
+    fn enter_shapes(&mut self, value: &Value, at: ShapesAt<'r>, steps: &mut Vec<Step>) {
         let Value::Object(members) = value else { return };
-        if !rules.reaches_shapes(steps) {
+        if !at.reaches() {
             return;
         }
-        if rules.includes_shape(steps)
+        if at.includes()
             && let Some(path) = IndexPath::shapes(steps)
         {
-            for cell in cells_of(value, rules.metric()) {
+            for cell in cells_of(value, self.extractor.rules.metric()) {
                 self.add_at(&path, EncodedValue::of_cell(cell.digits()).as_ref().as_bytes());
             }
         }
         for (name, member) in members {
             steps.push(Step::Member(name.clone()));
-            self.enter_shapes(member, steps);
+            self.enter_shapes(member, at.member(name), steps);
             steps.pop();
         }
     }

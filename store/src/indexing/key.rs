@@ -15,7 +15,7 @@
 
 use super::hash;
 use crate::json::Scalar;
-use crate::keycode::{self, KeyReader, MalformedKey};
+use crate::keycode::{self, END, ESCAPE, ESCAPED_ZERO, KeyReader, MalformedKey};
 use crate::query::{Number, Value};
 
 /// Text is kept up to the character that reaches so many bytes; the rest of a longer one is only
@@ -36,10 +36,7 @@ pub(super) const TEXT: u8 = 4;
 pub(super) const ARRAY: u8 = 5;
 pub(super) const OBJECT: u8 = 6;
 
-const ESCAPE: u8 = 0x00;
-const END: u8 = 0x00;
 const CUT: u8 = 0x01;
-const ESCAPED_ZERO: u8 = 0xFF;
 /// U+E000 to U+FFFF begin with EE and EF in UTF-8, but come behind all others in UTF-16.
 const LEADS_MOVED: std::ops::RangeInclusive<u8> = 0xEE..=0xEF;
 const LEADS_MOVED_BY: u8 = 7;

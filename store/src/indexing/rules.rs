@@ -1,5 +1,7 @@
 //! What a policy says of every place in a document: whether it is indexed, and how it may be sorted.
 
+use std::cmp::Ordering;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -18,7 +20,7 @@ pub struct IndexRules {
     composites: Vec<Composite>,
     /// Names that stand for computed properties.
     computed: ComputedNames,
-    /// Where shapes are indexed.
+    /// Where shapes are indexed, in order.
     shapes: Vec<ShapePath>,
     /// What their coordinates mean.
     metric: Metric,
@@ -334,9 +336,9 @@ impl IndexRules {
         self.shapes.iter().any(|path| path.includes(steps))
     }
 
-    /// True if a shape at a path or below may be indexed.
-    pub(super) fn reaches_shapes(&self, steps: &[Step]) -> bool {
-        self.shapes.iter().any(|path| path.includes(steps) || path.steps.starts_with(steps))
+    /// Where a walk for shapes begins.
+    pub(super) fn shapes_at_root(&self) -> ShapesAt<'_> {
+        ShapesAt { paths: &self.shapes, depth: 0, within: false }
     }
 
     #[cfg(test)]
@@ -401,6 +403,44 @@ impl IndexRules {
                 || children.into_iter().any(|child| reach[child as usize]);
         }
         reach
+    }
+}
+
+/// Where a walk for shapes stands: what paths of the policy say of it and of what is below.
+#[derive(Clone, Copy)]
+pub(super) struct ShapesAt<'r> {
+    /// The paths that lead here or on from here, those that end here first.
+    paths: &'r [ShapePath],
+    depth: usize,
+    /// True if a path above means everything below it.
+    within: bool,
+}
+
+impl ShapesAt<'_> {
+    /// True if a shape here is indexed.
+    pub(super) fn includes(&self) -> bool {
+        self.within || self.paths.first().is_some_and(|path| path.steps.len() == self.depth)
+    }
+
+    /// True if a shape here or below may be indexed.
+    pub(super) fn reaches(&self) -> bool {
+        self.within || !self.paths.is_empty()
+    }
+
+    /// One step down.
+    pub(super) fn member(&self, name: &str) -> Self {
+        let Self { paths, depth, within } = *self;
+        let ended = paths.iter().take_while(|path| path.steps.len() == depth);
+        let within = within || ended.clone().any(|path| path.below);
+        let paths = &paths[ended.count()..];
+        // Paths through the elements of arrays come behind all names.
+        let order = |path: &ShapePath| match &path.steps[depth] {
+            Step::Member(member) => member.as_str().cmp(name),
+            Step::Elements => Ordering::Greater,
+        };
+        let start = paths.partition_point(|path| order(path).is_lt());
+        let end = paths.partition_point(|path| order(path).is_le());
+        Self { paths: &paths[start..end], depth: depth + 1, within }
     }
 }
 
@@ -469,6 +509,42 @@ mod tests {
         assert!(!included(&policy, &["list", "[]", "x"]));
         assert!(included(&policy, &["list", "[]", "y"]));
         assert!(included(&json!({}), &["a", "[]", "b"]));
+    }
+
+    #[test]
+    fn a_walk_for_shapes_knows_where_they_are() {
+        let path = |steps: &[&str], below| ShapePath {
+            steps: steps
+                .iter()
+                .map(|name| if *name == "[]" { Step::Elements } else { Step::from(*name) })
+                .collect(),
+            below,
+        };
+        let mut rules = rules(&complete(None).unwrap());
+        rules.shapes = vec![
+            path(&["a"], false),
+            path(&["a", "b", "c"], false),
+            path(&["a", "b", "c"], true),
+            path(&["a", "bb"], true),
+            path(&["b", "a"], true),
+            path(&["b", "a", "a"], false),
+            path(&["b", "[]", "a"], true),
+            path(&["[]"], true),
+        ];
+        rules.shapes.sort_unstable();
+        let names = ["a", "b", "bb", "c", "x"];
+        let mut rest = vec![(Vec::new(), rules.shapes_at_root())];
+        while let Some((walked, at)) = rest.pop() {
+            assert_eq!(at.includes(), rules.includes_shape(&walked), "{walked:?}");
+            let leads_on = |path: &ShapePath| path.steps.starts_with(&walked);
+            let reaches = rules.includes_shape(&walked) || rules.shapes.iter().any(leads_on);
+            assert_eq!(at.reaches(), reaches, "{walked:?}");
+            if walked.len() < 5 {
+                rest.extend(names.map(|name| {
+                    (walked.iter().cloned().chain([Step::from(name)]).collect(), at.member(name))
+                }));
+            }
+        }
     }
 
     #[test]

@@ -85,6 +85,11 @@ impl UniqueKeys {
         self.keys.is_empty()
     }
 
+    /// The paths of all keys.
+    pub(crate) fn all_paths(&self) -> impl Iterator<Item = &Vec<String>> {
+        self.keys.iter().flatten()
+    }
+
     /// The paths of a key, as an error message shows them.
     pub(crate) fn paths(&self, of: &UniqueEntry) -> String {
         let path = |names: &Vec<String>| format!("/{}", names.join("/"));
@@ -100,7 +105,7 @@ impl UniqueKeys {
     ) -> Result<Vec<UniqueEntry>, Fault> {
         let partition = item.logical_partition_of(self.components);
         let partition = partition.map_err(|error| Fault::corrupt("items", error))?;
-        let needed = Needed::members_at(self.keys.iter().flatten());
+        let needed = Needed::members_at(self.all_paths());
         let body = Value::read(body, &needed).map_err(|error| Fault::corrupt("items", error))?;
         let at = |path: &Vec<String>| {
             let value = path.iter().fold(&body, |at, name| at.member(name));

@@ -51,8 +51,18 @@ pub(crate) struct Garbage {
 impl Garbage {
     /// Reads how far every partition is swept. One that cannot be read has none: whoever opens it is told.
     pub(crate) fn load(read: &dyn Read) -> Result<Self, Fault> {
+        Self::load_where(read, |_| true)
+    }
+
+    /// The same for one group alone.
+    pub(crate) fn load_of(read: &dyn Read, group: GroupId) -> Result<Self, Fault> {
+        Self::load_where(read, |one| one == group)
+    }
+
+    fn load_where(read: &dyn Read, is_meant: impl Fn(GroupId) -> bool) -> Result<Self, Fault> {
         let mut garbage = Self::default();
-        for spec in machine::read_specs::<PartitionSpec>(read)? {
+        let specs = machine::read_specs::<PartitionSpec>(read)?;
+        for spec in specs.into_iter().filter(|spec| is_meant(spec.group)) {
             let group = spec.group;
             let state = match machine::read_meta::<PartitionState>(read, group, MetaTag::State) {
                 Ok(state) => state,
@@ -157,7 +167,7 @@ fn number(key: &[u8]) -> Result<ItemNumber, MalformedKey> {
 }
 
 impl PartitionView {
-    /// The rows of a range that are not garbage, as they are: for tests and tools.
+    /// The rows of a range that are not garbage, as they are: for tests.
     pub fn kept_rows(&self, range: &KeyRange) -> Result<Vec<Row>, Fault> {
         let mut garbage = Garbage::default();
         garbage.add(&self.spec, self.state().swept);

@@ -135,7 +135,7 @@ impl PartitionView {
         self.read.scan(range)
     }
 
-    /// The rows of any table, as they are: for tests and tools.
+    /// The rows of any table, as they are: for tests.
     pub fn rows(&self, range: &KeyRange) -> Result<Vec<Row>, Fault> {
         self.read.scan(range).collect()
     }

@@ -111,7 +111,7 @@ impl PartitionView {
         range: &KeyRange,
         mut show: impl FnMut(&ItemRef<'_>) -> Result<ControlFlow<()>, Fault>,
     ) -> Result<Option<ItemKey>, Fault> {
-        let mut items = self.item_cursor(range, Direction::Forward);
+        let mut items = self.item_cursor(range);
         let (mut rows, mut bytes) = (0, 0);
         while let Some(item) = items.next_item()? {
             rows += 1;
@@ -176,11 +176,11 @@ impl PartitionView {
     }
 
     /// A cursor over stored versions of a range of `Table::Items`, dead or alive; and garbage, which says so.
-    pub fn item_cursor(&self, range: &KeyRange, direction: Direction) -> ItemCursor<'_> {
+    pub fn item_cursor(&self, range: &KeyRange) -> ItemCursor<'_> {
         assert_eq!(range.table, Table::Items, "items are read from their table");
         let key_at = self.keys.prefix_bytes();
         let swept = self.state().swept;
-        ItemCursor { rows: self.read.cursor(range, direction), key_at, swept }
+        ItemCursor { rows: self.read.cursor(range, Direction::Forward), key_at, swept }
     }
 
     /// The item with this number, dead or alive, and where it stands.
@@ -216,7 +216,7 @@ impl PartitionView {
         show: &mut impl FnMut(ItemNumber, Life) -> ControlFlow<()>,
     ) -> Result<(), Fault> {
         for (clearing, rows) in self.contents.cleared.unswept(self.keys) {
-            let mut items = self.item_cursor(&rows, Direction::Forward);
+            let mut items = self.item_cursor(&rows);
             while let Some(ItemRef { key, stamp, is_garbage, .. }) = items.next_item()? {
                 let is_in_time = self.state().ttl().judge(stamp.ttl, stamp.ts, hi) == Life::Alive;
                 let is_cleared = self.contents.cleared.clearing(key, stamp.lsn) == Some(clearing);

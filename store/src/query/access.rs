@@ -12,6 +12,7 @@ use std::cell::Cell;
 
 use super::compiled::{CompiledQuery, SortOrder};
 use super::conditions::{Condition, Entered};
+use super::entries::ENTRIES_BETWEEN_SIGNALS;
 use super::execute::{Interrupt, Question, Source, policy_path};
 use super::page::{Course, Resume};
 use crate::engine::Direction;
@@ -29,8 +30,6 @@ const GARBAGE_PER_ITEM: u64 = 8;
 /// A condition about shapes is followed if it leads to less than one entry for so many items.
 const ITEMS_PER_SHAPE: u64 = 8;
 
-/// Entries counted between two looks at the signal.
-const ENTRIES_BETWEEN_SIGNALS: u64 = 4096;
 /// To find the first entry of a range takes as long as to count so many.
 const ENTRIES_PER_RANGE: u64 = 16;
 
@@ -232,7 +231,7 @@ fn is_short(
     let even = rows.saturating_mul(source.view.state().items()).isqrt();
     let mut most = even.clamp(PROBED_MAX, COUNTED_MAX);
     let range = source.view.keys().logical_partition(&source.key.place(key), key);
-    let mut cursor = source.view.item_cursor(&range, Direction::Forward);
+    let mut cursor = source.view.item_cursor(&range);
     let (mut own, mut seen) = (0, 0);
     while own < most
         && let Some(item) = cursor.next_item()?

@@ -8,7 +8,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use super::ast::{BinaryOp, Collection, Expr, ExprKind, Literal, Query, UnaryOp};
+use super::ast::{BinaryOp, Collection, Expr, ExprKind, Query, UnaryOp};
 use super::compile::{Setting, compile_over_item};
 use super::evaluate::Row;
 use super::functions::Metric;
@@ -556,14 +556,7 @@ impl Reader<'_> {
     /// The value of an expression without names and functions.
     fn constant(&self, expr: &Expr) -> Option<Value> {
         match &expr.kind {
-            ExprKind::Literal(literal) => Some(match literal {
-                Literal::Undefined => Value::Undefined,
-                Literal::Null => Value::Null,
-                Literal::Bool(truth) => Value::Bool(*truth),
-                Literal::Int(number) => Value::Number(Number::Int(*number)),
-                Literal::Float(number) => Value::float(*number),
-                Literal::Text(text) => Value::Text(text.clone()),
-            }),
+            ExprKind::Literal(literal) => Some(literal.into()),
             ExprKind::Parameter(name) => {
                 let given = self.parameters.get(name)?;
                 self.bytes_left.set(self.bytes_left.get().checked_sub(given.size)?);

@@ -1,6 +1,6 @@
 //! Follows an index: from entries to items, in the order of the entries.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
 use super::access::{Followed, FollowedLeg, InOrder};
@@ -22,7 +22,10 @@ use crate::ttl::Life;
 /// counted, page by page.
 const OVERDUE_MAX: usize = 100_000;
 /// Entries passed over between two looks at the signal.
-const ENTRIES_BETWEEN_SIGNALS: u64 = 4096;
+pub(super) const ENTRIES_BETWEEN_SIGNALS: u64 = 4096;
+
+/// Items of which a page remembers where they stand first.
+const FIRSTS_MAX: usize = 1000;
 
 fn corrupt(error: MalformedKey) -> Fault {
     Fault::corrupt("index", error)
@@ -49,7 +52,7 @@ impl Pager<'_> {
             Some(Resume::Entry(place)) => Some(place.clone()),
             _ => None,
         };
-        let (mut last, mut passed) = (None, 0_u64);
+        let (mut last, mut passed, mut firsts) = (None, 0_u64, Firsts::default());
         for (leg, FollowedLeg { ranges, .. }) in followed.legs.iter().enumerate() {
             let leg = u16::try_from(leg).expect("a condition has few legs");
             let start = start.as_ref().filter(|start| start.leg >= leg);
@@ -70,7 +73,8 @@ impl Pager<'_> {
                     };
                     if !has_all || !tested.admits(value, number)? {
                         passed += 1;
-                        if passed.is_multiple_of(ENTRIES_BETWEEN_SIGNALS) && self.pauses()? {
+                        let is_due = passed.is_multiple_of(ENTRIES_BETWEEN_SIGNALS);
+                        if (is_due || self.has_computed_much()) && self.pauses()? {
                             return Ok(Some(Resume::Entry(place(None))));
                         }
                         continue;
@@ -85,7 +89,13 @@ impl Pager<'_> {
                         start.number == number && start.value == value.as_bytes()
                     };
                     let skip = start.filter(is_begun).and_then(|start| start.taken).unwrap_or(0);
-                    if let Some(taken) = self.look_at_entry(followed, leg, (value, number), skip)? {
+                    if followed.may_repeat && !firsts.may_be(number, leg, value) {
+                        self.looked_at += 1;
+                        last = Some(place(None));
+                        continue;
+                    }
+                    let entry = (leg, value, number);
+                    if let Some(taken) = self.look_at_entry(followed, entry, skip, &mut firsts)? {
                         return Ok(Some(Resume::Entry(place(Some(taken)))));
                     }
                     last = Some(place(None));
@@ -112,9 +122,9 @@ impl Pager<'_> {
     fn look_at_entry(
         &mut self,
         followed: &Followed,
-        leg: u16,
-        (value, number): (EncodedRef<'_>, ItemNumber),
+        (leg, value, number): (u16, EncodedRef<'_>, ItemNumber),
         skip: u64,
+        firsts: &mut Firsts,
     ) -> Result<Option<u64>, Interrupt> {
         let Some((key, item)) = self.source.view.item_numbered(number)? else {
             return Err(Fault::corrupt("index", "an entry without its item").into());
@@ -123,8 +133,12 @@ impl Pager<'_> {
             let shown = Value::from_json(&item.to_json(self.source.spec.container));
             let shown = shown.map_err(|error| Fault::corrupt("items", error))?;
             let shown = self.question.query.computed.shown_in(shown);
-            if followed.first_entry(&shown) != Some((leg, value.to_owned())) {
+            let first = followed.first_entry(&shown);
+            let is_first = first == Some((leg, value.to_owned()));
+            firsts.note(number, first);
+            if !is_first {
                 self.looked_at += 1;
+                self.bytes_passed += item.body.len() as u64;
                 return Ok(None);
             }
         }
@@ -204,7 +218,7 @@ impl Pager<'_> {
             let mut cursor = view.index_cursor(range, Direction::Forward, None);
             while let Some(EntryRef { value, number, is_garbage }) = cursor.next_entry()? {
                 seen += 1;
-                if seen % ENTRIES_BETWEEN_SIGNALS == 0 {
+                if seen % ENTRIES_BETWEEN_SIGNALS == 0 || self.has_computed_much() {
                     self.stop_if_told()?;
                 }
                 if is_garbage || (!dead.is_empty() && dead.contains(&number)) {
@@ -259,6 +273,25 @@ impl Pager<'_> {
             Some(expiry) => Err(Interrupt::InDoubt(expiry)),
             None => Ok(Some(dead).filter(|_| looked_at <= OVERDUE_MAX)),
         }
+    }
+}
+
+/// Where items stand first along a condition, as far as a page has seen: one may have very many entries.
+#[derive(Default)]
+struct Firsts(BTreeMap<ItemNumber, Option<(u16, EncodedValue)>>);
+
+impl Firsts {
+    /// False if an item is known to stand first elsewhere.
+    fn may_be(&self, number: ItemNumber, leg: u16, value: EncodedRef<'_>) -> bool {
+        let is_here = |(first, at): &(u16, EncodedValue)| *first == leg && at.as_ref() == value;
+        self.0.get(&number).is_none_or(|first| first.as_ref().is_some_and(is_here))
+    }
+
+    fn note(&mut self, number: ItemNumber, first: Option<(u16, EncodedValue)>) {
+        if self.0.len() == FIRSTS_MAX {
+            self.0.clear();
+        }
+        self.0.insert(number, first);
     }
 }
 

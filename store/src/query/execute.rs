@@ -17,7 +17,7 @@ use super::run::Run;
 use super::sinks::{FirstKeyed, FirstPlaces, FirstRows};
 use super::value::Value;
 use crate::charge::QueryWork;
-use crate::engine::{Direction, Fault, KeyRange, Table};
+use crate::engine::{Fault, KeyRange, Table};
 use crate::ids::{ContainerNumber, ItemNumber};
 use crate::item::{ItemKey, Stamp, client_json};
 use crate::partition::{ItemRef, PageOutcome, PartitionSpec, PartitionView};
@@ -117,7 +117,9 @@ pub(super) struct Pager<'a> {
     signal: &'a dyn Fn() -> Signal,
     pub(super) sink: Sink<'a>,
     pub(super) looked_at: usize,
-    /// Bytes loaded when the signal was looked at, and operations spent.
+    /// Bytes of items that were read again, and not taken up: they are not charged.
+    pub(super) bytes_passed: u64,
+    /// Bytes read when the signal was looked at, and operations spent.
     bytes_at_signal: u64,
     operations_at_signal: u64,
     /// False if nothing but what is in scope is met.
@@ -147,6 +149,7 @@ impl<'a> Pager<'a> {
             signal,
             sink,
             looked_at,
+            bytes_passed: 0,
             bytes_at_signal,
             operations_at_signal,
             checks_scope,
@@ -205,8 +208,7 @@ impl<'a> Pager<'a> {
     fn count_in_scope(&mut self) -> Result<u64, Interrupt> {
         let range = self.item_range()?;
         let Source { view, hi, .. } = self.source;
-        let (mut cursor, mut count, mut seen) =
-            (view.item_cursor(&range, Direction::Forward), 0, 0);
+        let (mut cursor, mut count, mut seen) = (view.item_cursor(&range), 0, 0);
         while let Some(ItemRef { key, stamp, is_garbage, .. }) = cursor.next_item()? {
             seen += 1;
             if seen % ITEMS_BETWEEN_SIGNALS == 0 {
@@ -263,7 +265,7 @@ impl<'a> Pager<'a> {
             };
             begun = taken.map(|taken| (key, taken));
         }
-        let mut cursor = self.source.view.item_cursor(&range, Direction::Forward);
+        let mut cursor = self.source.view.item_cursor(&range);
         let (mut last, mut recent) = (Vec::new(), VecDeque::with_capacity(ANCHORS_MAX));
         while let Some(ItemRef { key, stamp, body, is_garbage }) = cursor.next_item()? {
             // Where nothing but garbage was met, no item tells a place with a long key.
@@ -333,15 +335,27 @@ impl<'a> Pager<'a> {
         }
     }
 
+    /// True if so much was computed since the signal was last looked at that it is time again, for whoever does so
+    /// now.
+    pub(super) fn has_computed_much(&mut self) -> bool {
+        let spent = self.run.spent();
+        let is_much = spent - self.operations_at_signal >= OPERATIONS_BETWEEN_SIGNALS;
+        if is_much {
+            self.operations_at_signal = spent;
+        }
+        is_much
+    }
+
     /// True if the page ends before the next item.
     pub(super) fn is_page_full(&mut self) -> Result<bool, Interrupt> {
-        let bytes = self.work.bytes_loaded - self.bytes_at_signal;
+        let read = self.work.bytes_loaded + self.bytes_passed;
+        let bytes = read - self.bytes_at_signal;
         let operations = self.run.spent() - self.operations_at_signal;
         if (self.looked_at > 0 && self.looked_at.is_multiple_of(ITEMS_BETWEEN_SIGNALS))
             || bytes >= BYTES_BETWEEN_SIGNALS
             || operations >= OPERATIONS_BETWEEN_SIGNALS
         {
-            self.bytes_at_signal = self.work.bytes_loaded;
+            self.bytes_at_signal = read;
             self.operations_at_signal = self.run.spent();
             if self.pauses()? {
                 return Ok(true);

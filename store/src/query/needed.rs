@@ -3,8 +3,9 @@
 //! Most queries look at a few properties of items that have many. What is not needed is passed over
 //! without being built.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::Arc;
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
@@ -13,6 +14,9 @@ use super::op::{Block, Op, Path, ROOT, Source, Step};
 use super::value::{Builder, Member, Value, all_members};
 use crate::ids::{ContainerNumber, ResourceId};
 use crate::item::Stamp;
+
+/// How deep parts are told apart: bounds the stack of whoever walks or drops them.
+const STEPS_MAX: usize = 200;
 
 /// The parts of an item that are needed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -52,7 +56,7 @@ impl Needed {
     /// What a query reads. Where an item is selected as it is, that does not count: whoever has the
     /// stored bytes can copy them.
     pub(super) fn by(block: &Block, order: &[SortOrder]) -> Self {
-        let mut needed = Self::default();
+        let mut needed = Needing::default();
         let mut see = |op: &Op| needed.see(op);
         if block.selects_item() {
             block.visit_rows(&mut see);
@@ -62,39 +66,54 @@ impl Needed {
         for sort in order {
             sort.key.visit(&mut see);
         }
-        needed
+        needed.parts
     }
 
     /// What expressions over an item read.
     pub(super) fn of<'o>(expressions: impl IntoIterator<Item = &'o Op>) -> Self {
-        let mut needed = Self::default();
+        let mut needed = Needing::default();
         for expression in expressions {
             expression.visit(&mut |op| needed.see(op));
         }
-        needed
+        needed.parts
     }
 
-    fn see(&mut self, op: &Op) {
-        if let Op::Path(Path { slot: ROOT, steps }) = op {
-            self.add(steps);
-        }
-    }
-
-    /// Adds a path; of an array all elements are needed.
+    /// Adds a path; of an array all elements are needed, and so is all that is very deep.
     fn add(&mut self, steps: &[Step]) {
-        if self.whole {
-            return;
-        }
-        match steps {
-            [Step::Name(name), rest @ ..] => {
-                self.members.entry(name.clone()).or_default().add(rest);
+        let mut needed = self;
+        for step in steps.iter().take(STEPS_MAX) {
+            let Step::Name(name) = step else { break };
+            if needed.whole {
+                return;
             }
-            [] | [Step::Index(_), ..] => *self = Self::everything(),
+            needed = needed.members.entry(name.clone()).or_default();
         }
+        *needed = Self::everything();
     }
 
     fn wants(&self, name: &str) -> bool {
         self.whole || self.members.contains_key(name)
+    }
+}
+
+/// What expressions need, as they are seen one after the other.
+#[derive(Default)]
+struct Needing {
+    parts: Needed,
+    /// The bodies of computed properties that were seen: a query may refer to one very often.
+    bodies: BTreeSet<*const Op>,
+}
+
+impl Needing {
+    fn see(&mut self, op: &Op) {
+        if let Op::Path(Path { slot: ROOT, steps }) = op {
+            self.parts.add(steps);
+        }
+        if let Op::Computed(computed) = op
+            && self.bodies.insert(Arc::as_ptr(&computed.body))
+        {
+            computed.body.visit(&mut |op| self.see(op));
+        }
     }
 }
 

@@ -188,12 +188,12 @@ impl Op {
         Op::Constant(Arc::new(value))
     }
 
-    /// Shows this expression and all within it, those of subqueries included.
+    /// Shows this expression and all within it, those of subqueries included, but not the bodies of computed
+    /// properties: a query may refer to a long one very often.
     pub(super) fn visit<'o>(&'o self, see: &mut dyn FnMut(&'o Op)) {
         see(self);
         match self {
-            Op::Constant(_) | Op::Path(_) | Op::DocumentId => {}
-            Op::Computed(computed) => computed.body.visit(see),
+            Op::Constant(_) | Op::Path(_) | Op::DocumentId | Op::Computed(_) => {}
             Op::Steps(one, _) | Op::Unary(_, one) | Op::Like(one, _) | Op::Matches(one, _) => {
                 one.visit(see);
             }
@@ -241,10 +241,11 @@ impl Op {
     pub(super) fn reach(&self, slots: usize) -> usize {
         let mut reach = 0;
         self.visit(&mut |op| {
-            if let Op::Path(path) = op
-                && path.slot < slots
-            {
-                reach = reach.max(path.slot + 1);
+            let slot = if let Op::Path(path) = op { Some(path.slot) } else { None };
+            // A computed property is of the item.
+            let slot = slot.or(matches!(op, Op::Computed(_)).then_some(ROOT));
+            if let Some(slot) = slot.filter(|slot| *slot < slots) {
+                reach = reach.max(slot + 1);
             }
         });
         reach

@@ -75,6 +75,8 @@ fn the_deepest_query_needs_little_stack() {
         format!("SELECT COUNT(1) FROM c GROUP BY {}", vec!["c.a.b"; 1900].join(" + ")),
         format!("SELECT COUNT(1){} FROM c", " + 1".repeat(1900)),
         format!("SELECT * FROM {}c{}", "(SELECT * FROM ".repeat(190), ")".repeat(190)),
+        format!("SELECT * FROM c{}", ".a".repeat(1900)),
+        format!("SELECT x{0} FROM c{0} AS x JOIN y IN x{0}", ".a".repeat(1900)),
         format!(
             "SELECT * FROM {}x IN c.l{}",
             "x IN (SELECT VALUE [x] FROM ".repeat(190),

@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess};
 
+use super::ast::Literal;
 use super::op::Step;
 use crate::indexing::hash;
 use crate::json::{Scalar, write_f64, write_text};
@@ -18,6 +19,9 @@ pub(super) use bytes::DEPTH_MAX;
 /// For `#[serde(with = "as_bytes")]`.
 pub(super) use bytes::serde_form as as_bytes;
 pub use members::{Member, Members};
+
+/// What is not there.
+const UNDEFINED: &Value = &Value::Undefined;
 
 /// A number: exact while it is an integer of 64 bits, a double otherwise.
 #[derive(Clone, Copy, Debug)]
@@ -144,7 +148,6 @@ impl Value {
 
     /// The member of an object; undefined for everything else.
     pub fn member(&self, name: &str) -> &Value {
-        const UNDEFINED: &Value = &Value::Undefined;
         match self {
             Value::Object(members) => members.named(name).unwrap_or(UNDEFINED),
             Value::Undefined
@@ -158,7 +161,6 @@ impl Value {
 
     /// The element of an array; undefined for everything else.
     pub(super) fn element(&self, index: usize) -> &Value {
-        const UNDEFINED: &Value = &Value::Undefined;
         match self {
             Value::Array(elements) => elements.get(index).unwrap_or(UNDEFINED),
             Value::Undefined
@@ -324,6 +326,19 @@ impl Value {
     /// Reads JSON.
     pub fn from_json(bytes: &[u8]) -> Result<Value, serde_json::Error> {
         serde_json::from_slice(bytes)
+    }
+}
+
+impl From<&Literal> for Value {
+    fn from(literal: &Literal) -> Self {
+        match literal {
+            Literal::Undefined => Value::Undefined,
+            Literal::Null => Value::Null,
+            Literal::Bool(truth) => Value::Bool(*truth),
+            Literal::Int(number) => Value::Number(Number::Int(*number)),
+            Literal::Float(number) => Value::float(*number),
+            Literal::Text(text) => Value::Text(text.clone()),
+        }
     }
 }
 

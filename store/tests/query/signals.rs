@@ -180,6 +180,31 @@ fn a_page_that_pauses_loses_nothing_and_one_that_cannot_goes_on() {
 }
 
 #[test]
+fn pages_pass_the_many_entries_of_an_item_and_go_on_behind_them() {
+    let numbers: Vec<u64> = (0..900).collect();
+    let with_many = [json!({ "n": 1, "t": numbers }), json!({ "n": 2, "t": [5000] })];
+    let others = (0..5000).map(|_| json!({ "n": 0 }));
+    let world = World::new(&json!({}), &with_many.into_iter().chain(others).collect::<Vec<_>>(), 1);
+    let contains = |n: u64| format!("ARRAY_CONTAINS(c.t, {n})");
+    let filter = (0..900).chain([5000]).map(contains).collect::<Vec<_>>().join(" OR ");
+    let query = format!("SELECT VALUE c.n FROM c WHERE {filter}");
+    let limits = PageLimits { items: 100, ..EVERYTHING };
+    let (mut rows, mut pages, mut next) = (Vec::new(), 0, None::<Resume>);
+    loop {
+        let page = world.told_page(&query, next.as_ref(), limits, &|| Signal::Go).expect("a page");
+        let Harvest::Rows(found) = page.harvest else { panic!("these are rows") };
+        rows.extend(found.into_iter().map(|row| row.json));
+        pages += 1;
+        next = page.next;
+        if next.is_none() {
+            break;
+        }
+    }
+    assert_eq!(rows, [b"1", b"2"]);
+    assert!((8..=12).contains(&pages), "{pages} pages for 901 entries, 100 at a time");
+}
+
+#[test]
 fn ways_are_not_compared_unasked_and_no_farther_than_needed() {
     let items: Vec<Value> = (0..1000).map(|n| json!({ "a": 0, "b": 0, "n": n })).collect();
     let world = World::new(&json!({}), &items, 1);

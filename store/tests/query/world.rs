@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ephemeris_store::codec;
 use ephemeris_store::command::{Action, Command, ItemWrite, Precondition, Proposal};
 use ephemeris_store::document::DocumentRules;
-use ephemeris_store::engine::{Direction, MemoryEngine, Table};
+use ephemeris_store::engine::{MemoryEngine, Table};
 use ephemeris_store::ids::{ContainerNumber, DatabaseNumber, GroupId, ItemId};
 use ephemeris_store::indexing::{self, IndexRules};
 use ephemeris_store::item::{ItemKey, LogicalPartition};
@@ -212,7 +212,7 @@ impl World {
         for partition in &self.partitions {
             let view = partition.snapshot();
             let slots = view.keys().slots(Table::Items, partition.spec().slots);
-            let mut cursor = view.item_cursor(&slots, Direction::Forward);
+            let mut cursor = view.item_cursor(&slots);
             let mut found = None;
             while let Some(item) = cursor.next_item().expect("memory does not fail") {
                 let key = item.to_key().expect("a key");

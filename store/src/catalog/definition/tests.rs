@@ -305,3 +305,38 @@ fn what_is_listed_as_stored_cannot_become_computed() {
         assert_eq!(conflict(&with(listed(json!({})), "")), None, "not listed before");
     }
 }
+
+#[test]
+fn paths_of_keys_lead_to_one_property_that_users_write_and_are_not_endless() {
+    let of_key = |path: &str| definition(&json!({ "partitionKey": { "paths": [path] } }));
+    let of_unique = |path: &str| {
+        let keys = json!([{ "paths": [path] }]);
+        definition(&json!({ "uniqueKeyPolicy": { "uniqueKeys": keys } }))
+    };
+    assert!(of_key("/a/id").is_ok() && of_key("/id").is_ok());
+    for path in ["/_ts", "/_rid/x", "/a/*", "/a/?", "/a/[]/b"] {
+        let refused = of_key(path).unwrap_err();
+        assert!(matches!(refused, InvalidDefinition::KeyPath(_)), "{path}: {refused}");
+    }
+    for (path, is_taken) in [
+        ("/a".repeat(PATH_NAMES_MAX), true),
+        ("/a".repeat(PATH_NAMES_MAX + 1), false),
+        (format!("/{}", "a".repeat(PATH_BYTES_MAX - 1)), true),
+        (format!("/{}", "a".repeat(PATH_BYTES_MAX)), false),
+        ("/a".repeat(200_000), false),
+    ] {
+        for made in [of_key(&path), of_unique(&path)] {
+            let is_refused = matches!(made, Err(InvalidDefinition::PathTooLong { .. }));
+            assert_eq!((made.is_ok(), is_refused), (is_taken, !is_taken), "{:?}", made.err());
+        }
+    }
+}
+
+#[test]
+fn a_definition_is_no_longer_than_a_node_keeps_for_good() {
+    let padded =
+        |bytes: usize| definition(&json!({ "clientEncryptionPolicy": { "x": "x".repeat(bytes) } }));
+    assert!(padded(DEFINITION_BYTES_MAX - 2000).is_ok());
+    let refused = padded(DEFINITION_BYTES_MAX).unwrap_err();
+    assert!(matches!(refused, InvalidDefinition::TooLong(_)), "{refused}");
+}

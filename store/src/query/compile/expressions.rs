@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::super::ast::{BinaryOp, Expr, ExprKind, Literal, UnaryOp};
+use super::super::ast::{BinaryOp, Expr, ExprKind, UnaryOp};
 use super::super::error::{QueryError, Span};
 use super::super::like::LikePattern;
 use super::super::names::{last_of_each, number_word};
@@ -16,7 +16,7 @@ impl<'q> Compiler<'q> {
             return Op::slot(slot);
         }
         let op = match &expr.kind {
-            ExprKind::Literal(literal) => Op::constant(constant(literal)),
+            ExprKind::Literal(literal) => Op::constant(literal.into()),
             ExprKind::Parameter(name) => Op::Constant(self.parameter(name, expr.span)),
             ExprKind::Name(_) | ExprKind::Member(..) | ExprKind::Index(..) => self.path(expr),
             ExprKind::Unary(operator, operand) => Op::Unary(*operator, self.boxed(operand)),
@@ -203,7 +203,7 @@ impl<'q> Compiler<'q> {
     /// The step of `[i]`; none if it leads nowhere.
     fn indexed_step(&mut self, index: &Expr) -> Option<Step> {
         let value = match &index.kind {
-            ExprKind::Literal(literal) => Arc::new(constant(literal)),
+            ExprKind::Literal(literal) => Arc::new(literal.into()),
             ExprKind::Parameter(name) => self.parameter(name, index.span),
             ExprKind::Name(_)
             | ExprKind::Member(..)
@@ -246,16 +246,5 @@ impl<'q> Compiler<'q> {
             Some(number) => Op::constant(Value::float(number)),
             None => self.refuse(QueryError::unresolved(name, span)),
         }
-    }
-}
-
-fn constant(literal: &Literal) -> Value {
-    match literal {
-        Literal::Undefined => Value::Undefined,
-        Literal::Null => Value::Null,
-        Literal::Bool(truth) => Value::Bool(*truth),
-        Literal::Int(number) => Value::Number(Number::Int(*number)),
-        Literal::Float(number) => Value::float(*number),
-        Literal::Text(text) => Value::Text(text.clone()),
     }
 }

@@ -138,9 +138,13 @@ impl Parser<'_> {
             let query = self.subquery(height)?;
             return Ok(Collection::Subquery(Box::new(query)));
         }
+        let start = self.span();
         let root = self.name()?;
         let mut steps = Vec::new();
         loop {
+            if steps.len() > super::CHAIN_MAX as usize {
+                return Err(super::too_long(start.to(self.last_span())));
+            }
             if self.take_symbol(".") {
                 steps.push(PathStep::Name(self.name()?));
             } else if self.take_symbol("[") {

@@ -86,8 +86,7 @@ impl Tall {
             return Err(too_deep(span));
         }
         if height.nodes > CHAIN_MAX {
-            let message = format!("More than {CHAIN_MAX} operators or path steps in a row.");
-            return Err(QueryError::at(message, span));
+            return Err(too_long(span));
         }
         Ok(Tall { expr: Expr { kind, span }, height })
     }
@@ -105,6 +104,10 @@ impl Tall {
 
 fn too_deep(span: Span) -> QueryError {
     QueryError::at(format!("The query is nested more than {LEVELS_MAX} levels deep."), span)
+}
+
+fn too_long(span: Span) -> QueryError {
+    QueryError::at(format!("More than {CHAIN_MAX} operators or path steps in a row."), span)
 }
 
 impl Parser<'_> {

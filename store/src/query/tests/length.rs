@@ -39,6 +39,36 @@ fn the_longest_lists_compile() {
 }
 
 #[test]
+fn a_long_way_is_refused_wherever_it_stands() {
+    let way = ".a".repeat(200_000);
+    for text in [
+        format!("SELECT c{way} FROM c"),
+        format!("SELECT * FROM c{way}"),
+        format!("SELECT * FROM c JOIN x IN c{way}"),
+        format!("SELECT * FROM c WHERE EXISTS(SELECT 1 FROM x IN c{way})"),
+    ] {
+        let refused = compile(&text).unwrap_err().to_string();
+        assert!(refused.contains("path steps in a row"), "{refused}");
+    }
+}
+
+#[test]
+fn a_long_computed_property_is_looked_at_once_however_often_it_is_named() {
+    let members = vec!["c.a"; 100_000].join(",");
+    let property = format!("SELECT VALUE [{members}] FROM c");
+    let definition = serde_json::json!([{ "name": "p", "query": property }]);
+    let computed = ComputedProperties::parse(Some(&definition)).unwrap();
+    let index = IndexRules::new(&indexing::complete(None).unwrap()).unwrap();
+    for text in [
+        longest("SELECT VALUE [", |_| "c.p".to_string(), ",", "] FROM c"),
+        longest("SELECT * FROM c WHERE c.a IN (", |_| "c.p".to_string(), ",", ")"),
+        format!("SELECT x FROM c JOIN x IN c.l WHERE {}", vec!["c.p = x"; 1900].join(" AND ")),
+    ] {
+        CompiledQuery::new(&text, &Parameters::default(), &index, &computed).unwrap();
+    }
+}
+
+#[test]
 fn the_longest_list_of_aggregates_has_a_plan() {
     let text = longest("SELECT ", |n| format!("COUNT(1) AS a{n}"), ",", " FROM c");
     let index = IndexRules::new(&indexing::complete(None).unwrap()).unwrap();
