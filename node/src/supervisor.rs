@@ -1,4 +1,4 @@
-//! Owns every task of the process: nothing is spawned anywhere else.
+//! Owns the tasks of the node. Connections and handshakes are in `JoinSet`s of their own, and replicas see to theirs.
 //!
 //! A task that panics has broken an invariant; the process then ends, because a node that starts
 //! clean is safer than one that goes on with a part missing.
@@ -8,7 +8,7 @@ use std::panic::AssertUnwindSafe;
 use std::thread;
 use std::time::Duration;
 
-use ephemeris_raft::testing::{Host, inherit};
+use ephemeris_raft::{Host, inherit};
 use ephemeris_store::ids::{GroupId, ReplicaId};
 use futures_util::FutureExt as _;
 use rustix::process::{Signal, getpid, kill_process};

@@ -45,6 +45,27 @@ fn the_emulator_key_is_refused_where_others_can_reach_the_node() {
 }
 
 #[test]
+fn a_key_by_flag_wins_over_the_environment_and_a_file_that_holds_none_is_named() {
+    let environment = [("EPHEMERIS_KEY", "not base64!")];
+    let status = |args: &[&str], environment: &[(&str, &str)]| {
+        refusal(&[&["status", "--http", "http://127.0.0.1:9"], args].concat(), environment)
+    };
+    assert!(status(&[], &environment).contains("the account key is not base64"));
+    let message = status(&["--key-file", "/nowhere/key"], &environment);
+    assert!(message.contains("/nowhere/key"), "{message}");
+    let message = status(&["--key", "AAAA"], &[("EPHEMERIS_KEY_FILE", "/nowhere/key")]);
+    assert!(message.contains("no answer from"), "{message}");
+    let both = [("EPHEMERIS_KEY", "AAAA"), ("EPHEMERIS_KEY_FILE", "/nowhere/key")];
+    assert!(status(&[], &both).contains("both set"));
+    let empty = tempfile::NamedTempFile::new().expect("a temporary file");
+    let empty = empty.path().to_str().expect("text");
+    for args in [["status", "--key-file", empty], ["start-single-node", "--key-file", empty]] {
+        let message = refusal(&args, &[]);
+        assert!(message.contains(empty) && message.contains("empty"), "{message}");
+    }
+}
+
+#[test]
 fn a_node_of_a_cluster_says_what_it_is_missing() {
     assert!(refusal(&["start"], &[]).contains("--node-id"));
     assert!(refusal(&["start", "--node-id", "1"], &[]).contains("--peer"));
@@ -83,6 +104,11 @@ fn a_reason_not_to_start_is_told_once_in_one_line() {
         let [line] = told[..] else { panic!("told in one line: {message}") };
         assert!(line.starts_with("ephemeris: "), "{line}");
         assert_eq!(line.matches("(os error").count(), 1, "told once: {line}");
+        let message = refusal(&[args, &["--log-format", "json"]].concat(), &[]);
+        for line in message.lines() {
+            serde_json::from_str::<serde_json::Value>(line).expect("every line is JSON");
+        }
+        assert!(message.contains(names), "{message}");
     }
 }
 

@@ -18,8 +18,10 @@ use tracing::{debug, info};
 
 use crate::barriers::{Asker, Barriers, ask_with_heartbeats};
 use crate::check_quorum::CheckQuorum;
+use crate::clock;
 use crate::ending::{Ending, Stop};
 use crate::inquiries::{Inquirer, Inquiries};
+use crate::lag::Lag;
 use crate::log_store::LogStore;
 use crate::network::{GivenUp, Network};
 use crate::pace::Pace;
@@ -250,6 +252,7 @@ struct Shared<M: Machine> {
     offers: Offers,
     given_up: GivenUp,
     ending: Ending,
+    lag: Lag,
     /// Who leads, as far as this replica knows.
     server: openraft::alias::WatchReceiverOf<TypeConfig, ServerMetrics>,
     /// Held while a snapshot is installed; whoever asks again waits here.
@@ -307,7 +310,7 @@ impl<M: Machine> Group<M> {
             given_up: given_up.clone(),
         };
         let config = options.config(group).validate().map_err(|error| failed(error.to_string()))?;
-        let log = LogStore::new(storage.wal.clone(), group).reading_on(storage.executor);
+        let log = LogStore::new(storage.wal.clone(), group, storage.executor);
         log.follow(machine.progress().applied).map_err(|error| failed(error.to_string()))?;
         let raft = Raft::build(replica, Arc::new(config), network, log, state_machine)
             .await
@@ -346,6 +349,7 @@ impl<M: Machine> Group<M> {
             offers,
             given_up,
             ending,
+            lag: Lag::default(),
             installing: Mutex::default(),
         };
         let handle = Self { shared: Arc::new(shared) };
@@ -420,6 +424,11 @@ impl<M: Machine> Group<M> {
         if !self.takes_entries() {
             return Err(ProposeError::NotLeader { leader: None });
         }
+        if self.is_behind() {
+            // One that does not lead knows who does.
+            let leader = self.leadership().leader.filter(|leader| *leader != self.shared.replica);
+            return Err(ProposeError::NotLeader { leader });
+        }
         self.get_in_touch().await;
         let stopped = |_| ProposeError::Unknown("the replica has stopped".to_string());
         let answer = self.shared.proposals.propose(encoded).await.map_err(stopped)??;
@@ -430,6 +439,13 @@ impl<M: Machine> Group<M> {
     /// False while the log has too much to write already, or none of it gets written: nothing should be added.
     fn takes_entries(&self) -> bool {
         !self.shared.storage.wal.is_choked() && !self.is_stuck()
+    }
+
+    /// True while the machine is so far behind the log that whoever added to it would wait in vain.
+    fn is_behind(&self) -> bool {
+        let index = |last: Option<LogId>| last.map_or(0, |last| last.index);
+        let applied = || index(self.shared.machine.progress().applied);
+        self.shared.lag.is_long(clock::monotonic(), || index(self.last_logged()), applied)
     }
 
     /// True while openraft waits for the log to save a vote, and that takes long: until then it does nothing
@@ -512,7 +528,7 @@ impl<M: Machine> Group<M> {
         }
     }
 
-    /// Stands for election at once.
+    /// Stands for election at once: for tests.
     pub async fn stand_for_election(&self) {
         // An error means that the replica has stopped, which its status tells.
         let _ = self.shared.raft.trigger().elect(true).await;

@@ -23,7 +23,9 @@ pub mod disk;
 mod ending;
 mod gathering;
 mod group;
+mod host;
 mod inquiries;
+mod lag;
 mod log_store;
 mod network;
 mod pace;
@@ -46,10 +48,10 @@ pub use group::{
     ChangeError, Group, GroupOptions, GroupStatus, Leadership, LeadershipWatch, ProposeError,
     ReadError, StartError,
 };
+pub use host::{Host, inherit};
 pub use quiescence::Quiescence;
 pub use router::{Handling, Router};
 pub use runtime::{random, seed_randomness};
 pub use storage::{Executor, Storage};
 pub use timers::{align_timers, wait_aligned};
 pub use transport::{Answering, Lane, Transport, TransportError};
-pub use types::{LogEntry, Payload, Vote};

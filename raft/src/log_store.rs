@@ -30,13 +30,9 @@ pub(crate) struct LogStore {
 }
 
 impl LogStore {
-    pub(crate) fn new(wal: Wal, group: GroupId) -> Self {
-        Self { wal, group, executor: Executor::Inline }
-    }
-
-    /// Has long reads run there.
-    pub(crate) fn reading_on(self, executor: Executor) -> Self {
-        Self { executor, ..self }
+    /// The log of a group; long reads run on the executor.
+    pub(crate) fn new(wal: Wal, group: GroupId, executor: Executor) -> Self {
+        Self { wal, group, executor }
     }
 
     /// Lets go of entries that others replaced, which the log still holds while the machine has

@@ -255,7 +255,12 @@ impl<M: Machine> Peer<M> {
         let progress = offer.progress.clone();
         let position = progress.applied;
         let begin = Request::SnapshotBegin { progress: progress.clone() };
-        let mut received = self.ask_received(begin).await?;
+        let answer = self.ask_received(begin).await;
+        if let Err(CallError::Transport(TransportError::NoAnswer { .. })) = answer {
+            // It may read what it has of it already, which takes longer than a call: it is waited for once.
+            offer.note_asked();
+        }
+        let mut received = answer?;
         while !received.complete {
             let bytes = self.make_chunk(offer, &received).await?;
             let chunk = Request::SnapshotChunk { position, received, bytes };

@@ -52,7 +52,7 @@ impl AsyncRuntime for Runtime {
         T: Future + OptionalSend + 'static,
         T::Output: OptionalSend + 'static,
     {
-        TokioRuntime::spawn(crate::testing::inherit(future))
+        TokioRuntime::spawn(crate::host::inherit(future))
     }
 
     fn sleep(duration: Duration) -> Self::Sleep {

@@ -2,8 +2,8 @@
 //!
 //! 1. The leader takes a view of its machine and offers it: "my state after entry 7.1200".
 //! 2. The follower answers what it has already: nothing, or what a broken transfer brought.
-//! 3. Each chunk holds the rows behind those. It is checked and appended to a staging file; the last one
-//!    is followed by a sync.
+//! 3. Each chunk holds the rows behind those. It is checked and appended to a staging file, which is synced now and
+//!    then, and after the last one.
 //! 4. openraft installs the file: sync, marker, old rows out, new rows in, flush, marker away. The
 //!    machine shows nothing meanwhile.
 //!
@@ -16,7 +16,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -34,6 +34,8 @@ use crate::state_machine::storage_error;
 
 /// About how many bytes of rows go into a chunk.
 const CHUNK_BYTES: usize = 1 << 20;
+/// A file that arrives is synced whenever so much was written: the last sync, which the sender waits for, is short.
+const UNSYNCED_BYTES_MAX: u64 = 32 << 20;
 /// Chunks in a staging file have their length before them.
 const LENGTH_BYTES: usize = 4;
 /// How long a view is kept for a transfer that broke, since its receiver last took something of it.
@@ -85,6 +87,8 @@ struct Incoming {
     name: String,
     file: Arc<dyn DiskFile>,
     offset: u64,
+    /// Up to where it is synced.
+    synced: u64,
     received: Received,
 }
 
@@ -147,7 +151,7 @@ impl SnapshotStore {
                 let (offset, received) = read_chunks(&*file, |_| Ok(()))?;
                 let chunks = received.chunks;
                 info!(group = %self.group, chunks, "going on with a broken snapshot transfer");
-                return Ok(Incoming { position, name, file, offset, received });
+                return Ok(Incoming { position, name, file, offset, synced: 0, received });
             }
             // It may be all that this replica has: an empty one must not take its place.
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -155,7 +159,8 @@ impl SnapshotStore {
         }
         let file = self.disk.create(&name, 0)?;
         self.disk.sync_directory().map_err(|error| self.distrust(&name, error))?;
-        Ok(Incoming { position, name, file, offset: 0, received: Received::default() })
+        let received = Received::default();
+        Ok(Incoming { position, name, file, offset: 0, synced: 0, received })
     }
 
     /// Takes a chunk that was made to follow what is `received`, if nothing else has come meanwhile; answers
@@ -183,12 +188,13 @@ impl SnapshotStore {
         incoming.offset += (LENGTH_BYTES + bytes.len()) as u64;
         incoming.received.add(&chunk);
         let received = incoming.received.clone();
-        if chunk.last
-            && let Err(error) = incoming.file.sync()
-        {
-            let name = incoming.name.clone();
-            staging.incoming = None;
-            return Err(self.distrust(&name, error).into());
+        if chunk.last || incoming.offset - incoming.synced >= UNSYNCED_BYTES_MAX {
+            if let Err(error) = incoming.file.sync() {
+                let name = incoming.name.clone();
+                staging.incoming = None;
+                return Err(self.distrust(&name, error).into());
+            }
+            incoming.synced = incoming.offset;
         }
         Ok(received)
     }
@@ -291,8 +297,14 @@ impl SnapshotStore {
 
     /// Removes files of snapshots that a replica does without: of positions that it has reached by its log, and the
     /// engine, too, so that no crash takes it back.
+    ///
+    /// Not while one is being written or read: whoever tidies up has other groups to look after.
     pub(crate) fn tidy(&self, flushed: Option<LogId>) -> io::Result<()> {
-        let mut staging = self.staging();
+        let mut staging = match self.staging.try_lock() {
+            Ok(staging) => staging,
+            Err(TryLockError::Poisoned(spoilt)) => spoilt.into_inner(),
+            Err(TryLockError::WouldBlock) => return Ok(()),
+        };
         self.stop.check()?;
         if staging.is_tidy {
             return Ok(());
@@ -380,6 +392,13 @@ impl Offer {
     /// Notes that the receiver has taken something of it.
     pub(crate) fn note_taken(&self) {
         *self.taken.lock().unwrap_or_else(PoisonError::into_inner) = Some(clock::monotonic());
+    }
+
+    /// Notes that the receiver was asked what it has of it, and did not answer in time; only the first time that
+    /// counts as if it had taken something.
+    pub(crate) fn note_asked(&self) {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        taken.get_or_insert_with(clock::monotonic);
     }
 
     /// True if its receiver has a part of it, and may soon come for the rest.

@@ -20,27 +20,27 @@ use crate::runtime::Runtime;
 
 /// A vote as Raft keeps it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Vote {
+pub(crate) struct Vote {
     /// The term.
-    pub term: u64,
+    pub(crate) term: u64,
     /// The candidate or leader voted for, as a Raft member number.
-    pub replica: u64,
+    pub(crate) replica: u64,
     /// True once a quorum granted it.
-    pub committed: bool,
+    pub(crate) committed: bool,
 }
 
 /// An entry of a group's log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LogEntry {
+pub(crate) struct LogEntry {
     /// Its place.
-    pub id: LogId,
+    pub(crate) id: LogId,
     /// What it holds.
-    pub payload: Payload,
+    pub(crate) payload: Payload,
 }
 
 /// What an entry holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Payload {
+pub(crate) enum Payload {
     /// Nothing: it commits what earlier leaders left.
     Blank,
     /// The members of the group, encoded.
@@ -51,7 +51,7 @@ pub enum Payload {
 
 impl Payload {
     /// Bytes of the payload itself.
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         match self {
             Payload::Blank => 0,
             Payload::Membership(bytes) | Payload::Command(bytes) => bytes.len(),

@@ -166,6 +166,11 @@ async fn forget_node(gateway: &Gateway, call: &Call) -> Result<Reply, Failure> {
     }
     refuse_while_it_runs(gateway, node).await?;
     gateway.node.catalog_barrier(call.deadline).await?;
+    if !gateway.node.directory().current().state().counts(node) {
+        let message =
+            format!("The cluster has no node {node}: `ephemeris status` shows those it has.");
+        return Err(ApiError::NotFound(message).into());
+    }
     let groups = still_needed(gateway, call, node).await;
     if !groups.is_empty() {
         return Err(CatalogRefusal::StillNeeded { node, groups }.into());

@@ -1,10 +1,12 @@
 //! Signed requests to a node.
 
+use std::env::VarError;
 use std::io::{self, Write as _};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
@@ -37,13 +39,7 @@ pub(super) struct Answer {
 
 impl Client {
     pub(super) fn new(connection: &Connection) -> anyhow::Result<Self> {
-        let key = match (&connection.key, &connection.key_file) {
-            (Some(key), _) => key.clone(),
-            (None, Some(file)) => std::fs::read_to_string(file)
-                .with_context(|| format!("the key file {} cannot be read", file.display()))?,
-            (None, None) => EMULATOR_KEY.to_string(),
-        };
-        let key = STANDARD.decode(key.trim()).context("the account key is not base64")?;
+        let key = account_key(connection)?;
         let base = Url::parse(&connection.http)
             .with_context(|| format!("{} is no URL", connection.http))?;
         let http = http_client(&connection.trust, TIMEOUT)?;
@@ -109,9 +105,22 @@ impl Answer {
     /// The body of a success.
     pub(super) fn json(&self) -> anyhow::Result<Value> {
         if !self.status.is_success() {
-            bail!("the node answers {}: {}", self.status, self.body);
+            let json: Option<Value> = serde_json::from_str(&self.body).ok();
+            let message = json.as_ref().and_then(|json| json["message"].as_str());
+            bail!("{}: {}", self.refusal(), message.unwrap_or(&self.body));
         }
         Ok(serde_json::from_str(&self.body)?)
+    }
+
+    /// What a status that is no success says.
+    fn refusal(&self) -> String {
+        let remedy = match self.status {
+            StatusCode::UNAUTHORIZED => {
+                " (is it the node's key that --key-file, --key or EPHEMERIS_KEY gives?)"
+            }
+            _ => "",
+        };
+        format!("the node answers {}{remedy}", self.status)
     }
 
     /// Prints the answer; the exit code tells whether it was a success.
@@ -131,10 +140,37 @@ impl Answer {
             return Ok(ExitCode::SUCCESS);
         }
         if !with_headers {
-            eprintln!("ephemeris: the node answers {}", self.status);
+            eprintln!("ephemeris: {}", self.refusal());
         }
         Ok(ExitCode::FAILURE)
     }
+}
+
+/// The key to the account: what flags say wins over the environment.
+fn account_key(connection: &Connection) -> anyhow::Result<Vec<u8>> {
+    let variable = |name| match std::env::var(name) {
+        Ok(value) => Ok(Some(value).filter(|value| !value.is_empty())),
+        Err(VarError::NotPresent) => Ok(None),
+        Err(error @ VarError::NotUnicode(_)) => Err(error).context(name),
+    };
+    let (key, file) = match (&connection.key, &connection.key_file) {
+        (None, None) => {
+            (variable("EPHEMERIS_KEY")?, variable("EPHEMERIS_KEY_FILE")?.map(PathBuf::from))
+        }
+        (key, file) => (key.clone(), file.clone()),
+    };
+    let (text, name) = match (key, file) {
+        (Some(_), Some(_)) => bail!("EPHEMERIS_KEY and EPHEMERIS_KEY_FILE are both set: unset one"),
+        (Some(key), None) => (key, "the account key".to_string()),
+        (None, Some(file)) => {
+            let name = format!("the key file {}", file.display());
+            let text = std::fs::read_to_string(file);
+            (text.with_context(|| format!("{name} cannot be read"))?, name)
+        }
+        (None, None) => (EMULATOR_KEY.to_string(), "the emulator key".to_string()),
+    };
+    ensure!(!text.trim().is_empty(), "{name} is empty");
+    STANDARD.decode(text.trim()).with_context(|| format!("{name} is not base64"))
 }
 
 fn http_client(trust: &Trust, timeout: Duration) -> anyhow::Result<reqwest::Client> {

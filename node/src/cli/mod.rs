@@ -13,7 +13,7 @@ use std::sync::LazyLock;
 
 use clap::{Args, Parser, Subcommand};
 use serde::Serialize;
-use tracing::warn;
+use tracing::{error, warn};
 
 use crate::config::{self, NodeConfig, Settings};
 use crate::consistency::ConsistencyLevel;
@@ -152,11 +152,14 @@ pub(crate) struct Connection {
     /// URL of the node to ask; for forget-node and rebuild-node a healthy one, never the one named.
     #[arg(long, default_value = client::URL_DEFAULT, env = "EPHEMERIS_URL")]
     http: String,
-    /// The account key; the emulator key if there is none.
-    #[arg(long, env = "EPHEMERIS_KEY", hide_env_values = true)]
+    // Without `env`: a flag would be refused beside the other's variable.
+    #[arg(long, help = "The account key [env: EPHEMERIS_KEY]; the emulator key if there is none")]
     key: Option<String>,
-    /// A file that holds the account key.
-    #[arg(long, env = "EPHEMERIS_KEY_FILE", conflicts_with = "key")]
+    #[arg(
+        long,
+        conflicts_with = "key",
+        help = "A file that holds the account key [env: EPHEMERIS_KEY_FILE]"
+    )]
     key_file: Option<PathBuf>,
     #[command(flatten)]
     trust: Trust,
@@ -429,8 +432,15 @@ fn serve(settings: &Settings, config: NodeConfig, take: TakeMachine) -> anyhow::
     // All threads are started by this one, or by those it starts.
     scheduling::interrupt_nobody();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(crate::server::run(config, metrics, take))?;
-    Ok(ExitCode::SUCCESS)
+    let ended = runtime.block_on(crate::server::run(config, metrics, take));
+    match ended.map_err(anyhow::Error::new) {
+        // Whoever reads JSON reads nothing else.
+        Err(error) if settings.log_format == LogFormat::Json => {
+            error!("{}", one_line(&error));
+            Ok(ExitCode::FAILURE)
+        }
+        ended => ended.map(|()| ExitCode::SUCCESS),
+    }
 }
 
 fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {

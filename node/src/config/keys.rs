@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -131,26 +131,28 @@ impl KeySources {
 
 impl KeySource {
     fn load(&self) -> Result<Option<Vec<u8>>, InvalidSettings> {
-        let unusable = |why: String| InvalidSettings::Key(format!("the {} {why}", self.name));
+        let place =
+            self.file.as_ref().map_or(String::new(), |file| format!(" in {}", file.display()));
+        let unusable =
+            |why: String| InvalidSettings::Key(format!("the {}{place} {why}", self.name));
         let text = match (&self.text, &self.file) {
             (Some(_), Some(_)) => {
                 return Err(unusable("is given both directly and by file".into()));
             }
             (None, None) => return Ok(None),
             (Some(Secret(text)), None) => text.clone(),
-            (None, Some(file)) => read(file).map_err(unusable)?,
+            (None, Some(file)) => std::fs::read_to_string(file)
+                .map_err(|error| unusable(format!("cannot be read: {error}")))?,
         };
+        if text.trim().is_empty() {
+            return Err(unusable("is empty".into()));
+        }
         let key = STANDARD.decode(text.trim()).map_err(|_| unusable("is not base64".into()))?;
         if key.len() < KEY_BYTES_MIN {
             return Err(unusable(format!("is shorter than {KEY_BYTES_MIN} bytes")));
         }
         Ok(Some(key))
     }
-}
-
-fn read(file: &Path) -> Result<String, String> {
-    std::fs::read_to_string(file)
-        .map_err(|error| format!("file {} cannot be read: {error}", file.display()))
 }
 
 #[cfg(test)]

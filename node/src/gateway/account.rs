@@ -72,7 +72,8 @@ fn own_url(gateway: &Gateway, headers: &HeaderMap) -> String {
     host.map_or_else(|| gateway.node.url().to_string(), |host| format!("{scheme}://{host}/"))
 }
 
-/// What clients may send; .NET refuses to query if this is empty.
+/// What SDKs look for here: .NET refuses to query if it is empty. They are the service's limits; ours stand in
+/// docs/QUERY.md.
 fn query_engine_configuration() -> Value {
     json!({
         "allowNewKeywords": true,

@@ -13,17 +13,15 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ephemeris_store::catalog::ClusterId;
 use ephemeris_store::ids::PermissionNumber;
-use hmac::{Hmac, KeyInit as _, Mac as _};
+use hmac::Mac as _;
 use percent_encoding::percent_decode_str;
-use sha2::Sha256;
 
 use super::error::ApiError;
+use super::mac::{HmacSha256, mac};
 use super::path::Segments;
 use super::resource_tokens::Seals;
 use crate::config::AccountKeys;
 use crate::reload::Looked;
-
-type HmacSha256 = Hmac<Sha256>;
 
 static MS_DATE: HeaderName = HeaderName::from_static("x-ms-date");
 
@@ -204,11 +202,7 @@ fn matches(macs: &[HmacSha256], payload: &str, signature: &[u8]) -> bool {
     })
 }
 
-fn mac(key: &[u8]) -> HmacSha256 {
-    HmacSha256::new_from_slice(key).expect("HMAC takes keys of any length")
-}
-
-/// The `authorization` header and the dates of a request, as a client makes them.
+/// The `authorization` header of a request with this `x-ms-date`, as a client makes it.
 pub(crate) fn sign(key: &[u8], verb: &str, segments: &Segments<'_>, ms_date: &str) -> String {
     let (kind, link) = segments.signed();
     let mut mac = mac(key);

@@ -5,32 +5,20 @@ use ephemeris_store::ids::ResourceId;
 use super::error::{ApiError, Failure};
 use super::path::ContainerPath;
 use super::reply::Reply;
-use super::{Call, Gateway, feed};
+use super::{Call, Gateway, Verb, feed};
 
-/// The feed of a container, which holds nothing.
+/// The feed of a container, which holds nothing, or what a query finds in it.
 pub(super) async fn list(
     gateway: &Gateway,
     call: &Call,
     path: &ContainerPath,
 ) -> Result<Reply, Failure> {
-    let rid = rid(gateway, call, path).await?;
-    feed::list(gateway, call, (&rid, "Conflicts"), Vec::new())
-}
-
-/// What a query finds among them.
-pub(super) async fn query(
-    gateway: &Gateway,
-    call: &Call,
-    path: &ContainerPath,
-) -> Result<Reply, Failure> {
-    let rid = rid(gateway, call, path).await?;
-    if call.headers.partition_key()?.is_none() && !call.headers.crosses_partitions() {
+    let container = gateway.container(call, path).await?.container.number;
+    let is_addressed = || -> Result<bool, ApiError> {
+        Ok(call.headers.partition_key()?.is_some() || call.headers.crosses_partitions())
+    };
+    if call.verb != Verb::Get && !is_addressed()? {
         return Err(ApiError::CrossPartition.into());
     }
-    feed::query(gateway, call, (&rid, "Conflicts"), Vec::new())
-}
-
-async fn rid(gateway: &Gateway, call: &Call, path: &ContainerPath) -> Result<String, Failure> {
-    let container = gateway.container(call, path).await?.container.number;
-    Ok(ResourceId::Container(container).to_string())
+    feed::answer(gateway, call, (&ResourceId::Container(container).to_string(), "Conflicts"), [])
 }

@@ -14,11 +14,10 @@ use futures_util::future::join_all;
 use serde_json::{Map, Value, json};
 
 use super::error::{ApiError, Failure};
-use super::feed::{self, Listed};
 use super::path::ContainerPath;
 use super::reply::{Reply, with_system_properties};
 use super::resolve::{Purpose, Resolved};
-use super::{Call, Gateway};
+use super::{Call, Gateway, feed};
 use crate::partition::{PartitionRequest, PartitionResponse, PartitionStatistics, Policies};
 use crate::placement::{able_nodes, plan_container};
 use crate::requests::RequestError;
@@ -152,19 +151,23 @@ pub(crate) async fn read(
     call: &Call,
     path: &ContainerPath,
 ) -> Result<Reply, Failure> {
+    let condition = call.headers.read_condition()?;
     let resolved = gateway.container_itself(call, path).await?;
+    let etag = resolved.container.resource.etag;
     let wants_statistics = call.headers.flag("x-ms-documentdb-populatepartitionstatistics");
     let wants_quota = call.headers.flag("x-ms-documentdb-populatequotainfo");
     let mut json = to_json(&resolved.container);
     if !wants_statistics && !wants_quota {
-        return Ok(reply(StatusCode::OK, &resolved, json).charge(Charge::METADATA_READ));
+        let reply = reply(StatusCode::OK, &resolved, json).charge(Charge::METADATA_READ);
+        return Ok(reply.unless_known(condition, etag));
     }
     let statistics = statistics(gateway, call, resolved.partitions()).await?;
     if wants_statistics {
         json.insert("statistics".into(), statistics_json(&resolved, &statistics));
     }
     let reply = reply(StatusCode::OK, &resolved, json).charge(Charge::METADATA_READ);
-    Ok(if wants_quota { with_quota(reply, &statistics) } else { reply })
+    let reply = if wants_quota { with_quota(reply, &statistics) } else { reply };
+    Ok(reply.unless_known(condition, etag))
 }
 
 async fn statistics(
@@ -255,30 +258,12 @@ pub(crate) async fn delete(
     Ok(Reply::empty(StatusCode::NO_CONTENT).charge(Charge::METADATA_WRITE))
 }
 
-async fn all(
-    gateway: &Gateway,
-    call: &Call,
-    database: &str,
-) -> Result<(String, Vec<Listed>), Failure> {
+/// `GET /dbs/d/colls`, or `POST` with a query
+pub(crate) async fn list(gateway: &Gateway, call: &Call, database: &str) -> Result<Reply, Failure> {
     let (view, database) = gateway.database(call, database, Purpose::Owner).await?;
+    let rid = ResourceId::Database(database.number).to_string();
     let listed =
         |container: &Arc<Container>| (u64::from(container.number.number), to_json(container));
-    let containers = view.state().containers(database.number).map(listed).collect();
-    Ok((ResourceId::Database(database.number).to_string(), containers))
-}
-
-/// `GET /dbs/d/colls`
-pub(crate) async fn list(gateway: &Gateway, call: &Call, database: &str) -> Result<Reply, Failure> {
-    let (rid, containers) = all(gateway, call, database).await?;
-    feed::list(gateway, call, (&rid, "DocumentCollections"), containers)
-}
-
-/// `POST /dbs/d/colls` with a query
-pub(crate) async fn query(
-    gateway: &Gateway,
-    call: &Call,
-    database: &str,
-) -> Result<Reply, Failure> {
-    let (rid, containers) = all(gateway, call, database).await?;
-    feed::query(gateway, call, (&rid, "DocumentCollections"), containers)
+    let containers = view.state().containers(database.number).map(listed);
+    feed::answer(gateway, call, (&rid, "DocumentCollections"), containers)
 }

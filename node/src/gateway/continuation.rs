@@ -7,12 +7,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ephemeris_store::catalog::ClusterId;
 use ephemeris_store::codec;
-use hmac::{Hmac, KeyInit as _, Mac as _};
+use hmac::Mac as _;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
 
 use super::error::ApiError;
+use super::mac::{HmacSha256, mac};
 
 /// Longest token we give out, in characters: SDKs ask for less than 1 KB.
 const TOKEN_CHARS_MAX: usize = 1000;
@@ -21,14 +22,13 @@ const SEAL_BYTES: usize = 12;
 
 /// Seals and opens tokens for one result.
 pub(crate) struct Tokens {
-    mac: Hmac<Sha256>,
+    mac: HmacSha256,
 }
 
 impl Tokens {
     /// Tokens for the result that `query` describes; nodes of one cluster understand each other's.
     pub(crate) fn new(cluster: ClusterId, query: &impl Serialize) -> Self {
-        let key = cluster.0.to_be_bytes();
-        let mut mac = Hmac::<Sha256>::new_from_slice(&key).expect("HMAC takes keys of any length");
+        let mut mac = mac(&cluster.0.to_be_bytes());
         mac.update(&Sha256::digest(codec::encode(query)));
         Self { mac }
     }

@@ -1,5 +1,7 @@
 //! Databases: create, read, list, query, delete.
 
+use std::sync::Arc;
+
 use axum::http::StatusCode;
 use ephemeris_store::catalog::{CatalogCommand, Database};
 use ephemeris_store::charge::Charge;
@@ -7,10 +9,9 @@ use ephemeris_store::ids::{ResourceId, ResourceName, database_link};
 use serde_json::{Map, Value, json};
 
 use super::error::{ApiError, Failure};
-use super::feed::{self, Listed};
 use super::reply::{Reply, with_system_properties};
 use super::resolve::Purpose;
-use super::{Call, Gateway};
+use super::{Call, Gateway, feed};
 
 /// A database as clients see it.
 fn to_json(database: &Database) -> Map<String, Value> {
@@ -55,7 +56,8 @@ pub(crate) async fn create(gateway: &Gateway, call: &Call) -> Result<Reply, Fail
 /// `GET /dbs/d`
 pub(crate) async fn read(gateway: &Gateway, call: &Call, database: &str) -> Result<Reply, Failure> {
     let (_, database) = gateway.database(call, database, Purpose::Target).await?;
-    Ok(reply(StatusCode::OK, &database).charge(Charge::METADATA_READ))
+    let reply = reply(StatusCode::OK, &database).charge(Charge::METADATA_READ);
+    Ok(reply.unless_known(call.headers.read_condition()?, database.resource.etag))
 }
 
 /// `DELETE /dbs/d`
@@ -71,19 +73,9 @@ pub(crate) async fn delete(
     Ok(Reply::empty(StatusCode::NO_CONTENT).charge(Charge::METADATA_WRITE))
 }
 
-async fn all(gateway: &Gateway, call: &Call) -> Result<Vec<Listed>, Failure> {
-    let view = gateway.fresh_view(call).await?;
-    let listed =
-        |database: &std::sync::Arc<Database>| (u64::from(database.number.0), to_json(database));
-    Ok(view.state().databases().map(listed).collect())
-}
-
-/// `GET /dbs`
+/// `GET /dbs`, or `POST` with a query
 pub(crate) async fn list(gateway: &Gateway, call: &Call) -> Result<Reply, Failure> {
-    feed::list(gateway, call, ("", "Databases"), all(gateway, call).await?)
-}
-
-/// `POST /dbs` with a query
-pub(crate) async fn query(gateway: &Gateway, call: &Call) -> Result<Reply, Failure> {
-    feed::query(gateway, call, ("", "Databases"), all(gateway, call).await?)
+    let view = gateway.fresh_view(call).await?;
+    let listed = |database: &Arc<Database>| (u64::from(database.number.0), to_json(database));
+    feed::answer(gateway, call, ("", "Databases"), view.state().databases().map(listed))
 }

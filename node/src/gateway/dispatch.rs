@@ -37,15 +37,13 @@ pub(super) async fn dispatch(
         (Target::Clear(path), Post(_)) => items::clear(gateway, call, path).await,
 
         (Target::Account, Get) => Ok(account::read(gateway, call)),
-        (Target::Databases, Get) => databases::list(gateway, call).await,
-        (Target::Databases, Post(Query)) => databases::query(gateway, call).await,
+        (Target::Databases, Get | Post(Query)) => databases::list(gateway, call).await,
         (Target::Databases, Post(Create)) => databases::create(gateway, call).await,
         (Target::Database(name), Get) => databases::read(gateway, call, name).await,
         (Target::Database(name), Delete) => databases::delete(gateway, call, name).await,
 
-        (Target::Containers(database), Get) => containers::list(gateway, call, database).await,
-        (Target::Containers(database), Post(Query)) => {
-            containers::query(gateway, call, database).await
+        (Target::Containers(database), Get | Post(Query)) => {
+            containers::list(gateway, call, database).await
         }
         (Target::Containers(database), Post(Create)) => {
             containers::create(gateway, call, database).await
@@ -54,13 +52,11 @@ pub(super) async fn dispatch(
         (Target::Container(path), Put) => containers::replace(gateway, call, path).await,
         (Target::Container(path), Delete) => containers::delete(gateway, call, path).await,
         (Target::Ranges(path), Get) => partition_ranges::list(gateway, call, path).await,
-        (Target::Conflicts(path), Get) => conflicts::list(gateway, call, path).await,
-        (Target::Conflicts(path), Post(Query)) => conflicts::query(gateway, call, path).await,
+        (Target::Conflicts(path), Get | Post(Query)) => conflicts::list(gateway, call, path).await,
         (Target::Conflicts(_), Post(Create)) => Err(not_served("Creating conflicts")),
 
-        (Target::Scripts(path, kind), Get) => scripts::list(gateway, call, path, *kind).await,
-        (Target::Scripts(path, kind), Post(Query)) => {
-            scripts::query(gateway, call, path, *kind).await
+        (Target::Scripts(path, kind), Get | Post(Query)) => {
+            scripts::list(gateway, call, path, *kind).await
         }
         (Target::Scripts(path, kind), Post(Create)) => {
             scripts::create(gateway, call, path, *kind).await
@@ -95,8 +91,7 @@ pub(super) async fn dispatch(
             permissions::delete(gateway, call, path, name).await
         }
 
-        (Target::Offers, Get) => throughput::list(gateway, call).await,
-        (Target::Offers, Post(_)) => throughput::query(gateway, call).await,
+        (Target::Offers, Get | Post(_)) => throughput::list(gateway, call).await,
         (Target::Offer(name), Get) => throughput::read(gateway, call, name).await,
         (Target::Offer(name), Put) => throughput::replace(gateway, call, name).await,
 

@@ -13,45 +13,32 @@ use super::continuation::Tokens;
 use super::error::{ApiError, Failure};
 use super::query::{PAGE_BYTES_MAX, QuerySpec};
 use super::reply::{Reply, envelope};
-use super::{Call, Gateway};
+use super::{Call, Gateway, Verb};
 
 /// A resource of a feed: its number, by which the feed is ordered, and its JSON.
 pub(crate) type Listed = (u64, Map<String, serde_json::Value>);
 
-/// Answers with a feed as it is. Resources behind the page are not asked for.
-pub(crate) fn list(
+/// Answers with a feed as it is, or with what a query in the body finds in it. Of a feed as it is, resources behind the
+/// page are not asked for.
+pub(crate) fn answer(
     gateway: &Gateway,
     call: &Call,
     (rid, name): (&str, &str),
     resources: impl IntoIterator<Item = Listed>,
 ) -> Result<Reply, Failure> {
-    answer(gateway, call, (rid, name), None, Rows::listed(resources))
-}
-
-/// Answers a query over a feed.
-pub(crate) fn query(
-    gateway: &Gateway,
-    call: &Call,
-    (rid, name): (&str, &str),
-    resources: impl IntoIterator<Item = Listed>,
-) -> Result<Reply, Failure> {
-    let spec = QuerySpec::parse(&call.body)?;
-    if spec.resume.is_some() {
+    let spec = match call.verb {
+        Verb::Post(_) => Some(QuerySpec::parse(&call.body)?),
+        Verb::Get | Verb::Put | Verb::Patch | Verb::Delete | Verb::Other => None,
+    };
+    if spec.as_ref().is_some_and(|spec| spec.resume.is_some()) {
         let message = "A list is not resumed by a resumeFilter, but by its continuation.";
         return Err(ApiError::BadRequest(message.to_string()).into());
     }
-    let rows = Rows::selected(&spec, resources, gateway.node.now().interval.hi())?;
-    answer(gateway, call, (rid, name), Some(&spec), rows)
-}
-
-fn answer(
-    gateway: &Gateway,
-    call: &Call,
-    (rid, name): (&str, &str),
-    spec: Option<&QuerySpec>,
-    rows: Rows<'_>,
-) -> Result<Reply, Failure> {
-    let tokens = Tokens::new(gateway.cluster()?, &(rid, name, spec));
+    let rows = match &spec {
+        Some(spec) => Rows::selected(spec, resources, gateway.node.now().interval.hi())?,
+        None => Rows::listed(resources),
+    };
+    let tokens = Tokens::new(gateway.cluster()?, &(rid, name, spec.as_ref()));
     let after = call.headers.continuation()?.map(|token| tokens.read(token)).transpose()?;
     let (rows, next) = rows.page(after, call.headers.page_rows()?)?;
     let next = next.map(|position| tokens.write(&position)).transpose()?;

@@ -26,6 +26,7 @@ mod headers;
 #[cfg(all(test, target_arch = "x86_64"))]
 mod instructions;
 mod items;
+mod mac;
 mod partition_ranges;
 mod path;
 mod permissions;

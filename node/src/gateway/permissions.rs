@@ -13,13 +13,12 @@ use ephemeris_store::partition_key::PATHS_MAX;
 use serde_json::{Map, Value, json};
 
 use super::error::{ApiError, Failure};
-use super::feed::{self, Listed};
 use super::headers::PostKind;
 use super::path::UserPath;
 use super::reply::{Reply, with_system_properties};
 use super::resolve::Purpose;
 use super::users::{not_for_users, status_of};
-use super::{Call, Gateway, resource_tokens};
+use super::{Call, Gateway, feed, resource_tokens};
 
 /// Shows permissions with tokens that end at one moment.
 struct Presenter<'g> {
@@ -106,7 +105,7 @@ pub(crate) async fn post(
     kind: PostKind,
 ) -> Result<Reply, Failure> {
     match kind {
-        PostKind::Query => query(gateway, call, path).await,
+        PostKind::Query => list(gateway, call, path).await,
         PostKind::Create => create(gateway, call, path, IfTaken::Refuse).await,
         PostKind::Upsert => create(gateway, call, path, IfTaken::Replace).await,
         PostKind::QueryPlan | PostKind::Batch => Err(not_for_users()),
@@ -175,31 +174,18 @@ pub(crate) async fn delete(
     Ok(Reply::empty(StatusCode::NO_CONTENT).charge(Charge::METADATA_WRITE))
 }
 
-async fn all(
-    gateway: &Gateway,
-    call: &Call,
-    path: &UserPath,
-) -> Result<(String, Vec<Listed>), Failure> {
-    let presenter = Presenter::new(gateway, call)?;
-    let (view, user) = gateway.user(call, path, Purpose::Owner).await?;
-    let listed = |permission: &Arc<Permission>| {
-        (u64::from(permission.number.number), presenter.to_json(permission))
-    };
-    let permissions = view.state().permissions(user.number).map(listed).collect();
-    Ok((ResourceId::User(user.number).to_string(), permissions))
-}
-
-/// `GET …/permissions`
+/// `GET …/permissions`, or `POST` with a query
 pub(crate) async fn list(
     gateway: &Gateway,
     call: &Call,
     path: &UserPath,
 ) -> Result<Reply, Failure> {
-    let (rid, permissions) = all(gateway, call, path).await?;
-    feed::list(gateway, call, (&rid, "Permissions"), permissions)
-}
-
-async fn query(gateway: &Gateway, call: &Call, path: &UserPath) -> Result<Reply, Failure> {
-    let (rid, permissions) = all(gateway, call, path).await?;
-    feed::query(gateway, call, (&rid, "Permissions"), permissions)
+    let presenter = Presenter::new(gateway, call)?;
+    let (view, user) = gateway.user(call, path, Purpose::Owner).await?;
+    let rid = ResourceId::User(user.number).to_string();
+    let listed = |permission: &Arc<Permission>| {
+        (u64::from(permission.number.number), presenter.to_json(permission))
+    };
+    let permissions = view.state().permissions(user.number).map(listed);
+    feed::answer(gateway, call, (&rid, "Permissions"), permissions)
 }

@@ -7,6 +7,7 @@ use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use bytes::Bytes;
 use ephemeris_store::charge::Charge;
+use ephemeris_store::command::Precondition;
 use ephemeris_store::ids::{ETAG_LENGTH, Etag, Lsn, RangeId};
 use serde_json::{Value, json};
 
@@ -132,6 +133,17 @@ impl Reply {
     #[must_use]
     pub(crate) fn etag(self, etag: Etag) -> Self {
         self.header(header::ETAG, etag.encode(&mut [0; ETAG_LENGTH]))
+    }
+
+    /// Of a resource that a reader knows as it is (`If-None-Match`) only that.
+    #[must_use]
+    pub(crate) fn unless_known(mut self, condition: Precondition, etag: Etag) -> Self {
+        if !condition.allows(etag) {
+            self.status = StatusCode::NOT_MODIFIED;
+            self.body = None;
+            self.charge = Charge::NOT_MODIFIED;
+        }
+        self.etag(etag)
     }
 
     /// The partitions that answered.

@@ -75,7 +75,7 @@ impl Resolved {
 /// What a lookup is for: it decides how a missing thing is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// The container itself is asked for.
+    /// What is looked up is itself asked for.
     Target,
     /// Something in it is asked for.
     Owner,

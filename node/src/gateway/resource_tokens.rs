@@ -11,12 +11,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ephemeris_store::catalog::ClusterId;
 use ephemeris_store::ids::{DatabaseNumber, PermissionNumber, UserNumber};
-use hmac::{Hmac, KeyInit as _, Mac as _};
-use sha2::Sha256;
+use hmac::Mac as _;
 
 use super::error::ApiError;
-
-type HmacSha256 = Hmac<Sha256>;
+use super::mac::{HmacSha256, mac};
 
 /// Derives the sealing key from an account key, which signs requests as well.
 const PURPOSE: &[u8] = b"ephemeris resource tokens, version 1";
@@ -96,10 +94,6 @@ impl Seals {
         let message = "The resource token has expired: read its permission to get a new one.";
         Err(ApiError::Forbidden(message.to_string()))
     }
-}
-
-fn mac(key: &[u8]) -> HmacSha256 {
-    HmacSha256::new_from_slice(key).expect("HMAC takes keys of any length")
 }
 
 /// The seal of a content. Clusters may share a key, but never each other's tokens.

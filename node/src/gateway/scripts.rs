@@ -10,11 +10,10 @@ use serde_json::{Map, Value};
 
 use super::databases::name_in;
 use super::error::{ApiError, Failure};
-use super::feed::{self, Listed};
 use super::path::ContainerPath;
 use super::reply::{Reply, with_system_properties};
 use super::resolve::Resolved;
-use super::{Call, Gateway};
+use super::{Call, Gateway, feed};
 
 /// The path segment of a kind.
 fn segment(kind: ScriptKind) -> &'static str {
@@ -50,6 +49,9 @@ fn reply(status: StatusCode, script: &Script) -> Reply {
     Reply::json(status, Value::Object(to_json(script)).to_string()).etag(script.resource.etag)
 }
 
+/// Longest body of a script: every node keeps all of them in memory.
+const SCRIPT_BYTES_MAX: usize = 256 << 10;
+
 /// The definition in a body: everything but system properties is kept.
 fn definition(call: &Call) -> Result<(ResourceName, String), Failure> {
     let body = call.json()?;
@@ -60,7 +62,12 @@ fn definition(call: &Call) -> Result<(ResourceName, String), Failure> {
         let error = ApiError::BadRequest("The 'body' must be a string.".to_string());
         return Err(Failure::in_body(error));
     }
-    Ok((name, Value::Object(body).to_string()))
+    let body = Value::Object(body).to_string();
+    if body.len() > SCRIPT_BYTES_MAX {
+        let message = format!("A script has at most {SCRIPT_BYTES_MAX} bytes.");
+        return Err(Failure::in_body(ApiError::TooLarge(message)));
+    }
+    Ok((name, body))
 }
 
 fn find<'r>(
@@ -92,8 +99,7 @@ async fn changed(
     (status, name): (StatusCode, &str),
 ) -> Result<Reply, Failure> {
     let resolved = gateway.container(call, path).await?;
-    let mut scripts = resolved.view.state().scripts(resolved.container.number, kind);
-    let script = scripts.find(|script| script.name.as_str() == name);
+    let script = resolved.view.state().script_named(resolved.container.number, kind, name);
     let script = script
         .ok_or_else(|| ApiError::Timeout("The script was deleted again meanwhile.".to_string()))?;
     Ok(reply(status, script).charge(Charge::METADATA_WRITE))
@@ -124,7 +130,8 @@ pub(crate) async fn read(
 ) -> Result<Reply, Failure> {
     let resolved = fresh(gateway, call, path).await?;
     let script = find(&resolved, kind, name)?;
-    Ok(reply(StatusCode::OK, script).charge(Charge::METADATA_READ))
+    let reply = reply(StatusCode::OK, script).charge(Charge::METADATA_READ);
+    Ok(reply.unless_known(call.headers.read_condition()?, script.resource.etag))
 }
 
 /// `PUT …/sprocs/s`
@@ -166,13 +173,7 @@ pub(crate) async fn delete(
     Ok(Reply::empty(StatusCode::NO_CONTENT).charge(Charge::METADATA_WRITE))
 }
 
-/// The scripts of a kind: each is shown when its turn comes.
-fn listed(resolved: &Resolved, kind: ScriptKind) -> impl Iterator<Item = Listed> {
-    let scripts = resolved.view.state().scripts(resolved.container.number, kind);
-    scripts.map(|script| (u64::from(script.number), to_json(script)))
-}
-
-/// `GET …/sprocs`
+/// `GET …/sprocs`, or `POST` with a query
 pub(crate) async fn list(
     gateway: &Gateway,
     call: &Call,
@@ -180,18 +181,9 @@ pub(crate) async fn list(
     kind: ScriptKind,
 ) -> Result<Reply, Failure> {
     let resolved = fresh(gateway, call, path).await?;
-    let rid = ResourceId::Container(resolved.container.number).to_string();
-    feed::list(gateway, call, (&rid, feed_name(kind)), listed(&resolved, kind))
-}
-
-/// `POST …/sprocs` with a query
-pub(crate) async fn query(
-    gateway: &Gateway,
-    call: &Call,
-    path: &ContainerPath,
-    kind: ScriptKind,
-) -> Result<Reply, Failure> {
-    let resolved = fresh(gateway, call, path).await?;
-    let rid = ResourceId::Container(resolved.container.number).to_string();
-    feed::query(gateway, call, (&rid, feed_name(kind)), listed(&resolved, kind))
+    let container = resolved.container.number;
+    let listed = |script: &Arc<Script>| (u64::from(script.number), to_json(script));
+    let scripts = resolved.view.state().scripts(container, kind).map(listed);
+    let rid = ResourceId::Container(container).to_string();
+    feed::answer(gateway, call, (&rid, feed_name(kind)), scripts)
 }

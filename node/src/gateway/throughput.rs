@@ -1,5 +1,7 @@
 //! Offers: the throughput of databases and containers; read, query, replace.
 
+use std::sync::Arc;
+
 use axum::http::{HeaderName, StatusCode};
 use ephemeris_store::catalog::{CatalogCommand, InvalidThroughput, Offer, OfferTarget, Throughput};
 use ephemeris_store::charge::Charge;
@@ -7,9 +9,8 @@ use ephemeris_store::ids::{ResourceId, container_link, database_link};
 use serde_json::{Map, Value, json};
 
 use super::error::{ApiError, Failure};
-use super::feed::{self, Listed};
 use super::reply::{Reply, with_system_properties};
-use super::{Call, Gateway};
+use super::{Call, Gateway, feed};
 use crate::placement::DirectoryView;
 
 const MIN_THROUGHPUT: HeaderName = HeaderName::from_static("x-ms-cosmos-min-throughput");
@@ -55,26 +56,19 @@ fn reply(offer: &Offer) -> Reply {
         .header(MIN_THROUGHPUT, offer.throughput.minimum().to_string())
 }
 
-fn all(view: &DirectoryView) -> Vec<Listed> {
-    view.state().offers().map(|offer| (u64::from(offer.number), to_json(offer))).collect()
-}
-
-/// `GET /offers`
+/// `GET /offers`, or `POST` with a query
 pub(crate) async fn list(gateway: &Gateway, call: &Call) -> Result<Reply, Failure> {
     let view = gateway.fresh_view(call).await?;
-    feed::list(gateway, call, ("", "Offers"), all(&view))
-}
-
-/// `POST /offers` with a query
-pub(crate) async fn query(gateway: &Gateway, call: &Call) -> Result<Reply, Failure> {
-    let view = gateway.fresh_view(call).await?;
-    feed::query(gateway, call, ("", "Offers"), all(&view))
+    let listed = |offer: &Arc<Offer>| (u64::from(offer.number), to_json(offer));
+    feed::answer(gateway, call, ("", "Offers"), view.state().offers().map(listed))
 }
 
 /// `GET /offers/o`
 pub(crate) async fn read(gateway: &Gateway, call: &Call, name: &str) -> Result<Reply, Failure> {
     let view = gateway.fresh_view(call).await?;
-    Ok(reply(find(&view, name)?).charge(Charge::METADATA_READ))
+    let offer = find(&view, name)?;
+    let reply = reply(offer).charge(Charge::METADATA_READ);
+    Ok(reply.unless_known(call.headers.read_condition()?, offer.resource.etag))
 }
 
 /// `PUT /offers/o`

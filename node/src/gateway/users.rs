@@ -10,12 +10,11 @@ use serde_json::{Map, Value, json};
 
 use super::databases::name_in;
 use super::error::{ApiError, Failure};
-use super::feed::{self, Listed};
 use super::headers::PostKind;
 use super::path::UserPath;
 use super::reply::{Reply, with_system_properties};
 use super::resolve::Purpose;
-use super::{Call, Gateway};
+use super::{Call, Gateway, feed};
 use crate::placement::DirectoryView;
 
 /// A user as clients see it.
@@ -93,7 +92,7 @@ pub(crate) async fn post(
     kind: PostKind,
 ) -> Result<Reply, Failure> {
     match kind {
-        PostKind::Query => query(gateway, call, database).await,
+        PostKind::Query => list(gateway, call, database).await,
         PostKind::Create => create(gateway, call, database, IfTaken::Refuse).await,
         PostKind::Upsert => create(gateway, call, database, IfTaken::Replace).await,
         PostKind::QueryPlan | PostKind::Batch => Err(not_for_users()),
@@ -128,7 +127,8 @@ pub(crate) async fn read(
     path: &UserPath,
 ) -> Result<Reply, Failure> {
     let (_, user) = gateway.user(call, path, Purpose::Target).await?;
-    Ok(reply(StatusCode::OK, &user, Charge::METADATA_READ))
+    let reply = reply(StatusCode::OK, &user, Charge::METADATA_READ);
+    Ok(reply.unless_known(call.headers.read_condition()?, user.resource.etag))
 }
 
 /// `PUT /dbs/d/users/u`
@@ -160,24 +160,10 @@ pub(crate) async fn delete(
     Ok(Reply::empty(StatusCode::NO_CONTENT).charge(Charge::METADATA_WRITE))
 }
 
-async fn all(
-    gateway: &Gateway,
-    call: &Call,
-    database: &str,
-) -> Result<(String, Vec<Listed>), Failure> {
-    let (view, database) = gateway.database(call, database, Purpose::Owner).await?;
-    let listed = |user: &Arc<User>| (u64::from(user.number.number), to_json(user));
-    let users = view.state().users(database.number).map(listed).collect();
-    Ok((ResourceId::Database(database.number).to_string(), users))
-}
-
-/// `GET /dbs/d/users`
+/// `GET /dbs/d/users`, or `POST` with a query
 pub(crate) async fn list(gateway: &Gateway, call: &Call, database: &str) -> Result<Reply, Failure> {
-    let (rid, users) = all(gateway, call, database).await?;
-    feed::list(gateway, call, (&rid, "Users"), users)
-}
-
-async fn query(gateway: &Gateway, call: &Call, database: &str) -> Result<Reply, Failure> {
-    let (rid, users) = all(gateway, call, database).await?;
-    feed::query(gateway, call, (&rid, "Users"), users)
+    let (view, database) = gateway.database(call, database, Purpose::Owner).await?;
+    let rid = ResourceId::Database(database.number).to_string();
+    let listed = |user: &Arc<User>| (u64::from(user.number.number), to_json(user));
+    feed::answer(gateway, call, (&rid, "Users"), view.state().users(database.number).map(listed))
 }

@@ -163,7 +163,7 @@ impl Budget {
     }
 
     /// Corrects what was taken for a sweep by what it did cost.
-    pub(super) fn settle_sweep(&mut self, taken: Charge, cost: Charge) {
+    pub(super) fn settle_left_over(&mut self, taken: Charge, cost: Charge) {
         let (taken, cost, brim) = (units(taken), units(cost), self.second_worth());
         if cost >= taken {
             self.left_over = self.left_over.saturating_sub(cost - taken);
@@ -190,7 +190,7 @@ impl Budget {
         Charge(self.bank.max(0).unsigned_abs())
     }
 
-    /// What the sweeper may spend.
+    /// What work in the background may spend.
     pub(super) fn left_over(&self) -> Charge {
         Charge(self.left_over.max(0).unsigned_abs())
     }

@@ -96,7 +96,7 @@ impl Indexer {
             return RETRY_PAUSE;
         };
         if let Some(moment) = moment {
-            self.service.meter().settle_sweep(moment.term, grant, charge);
+            self.service.meter().settle_left_over(moment.term, grant, charge);
         }
         let (took, group) = (started.elapsed(), self.service.group().group());
         metrics::counter!("index_built_items_total").increment(u64::from(items));

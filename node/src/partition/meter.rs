@@ -64,7 +64,7 @@ pub(super) struct Draw {
     estimate: Charge,
 }
 
-/// What the sweeper may do.
+/// What work in the background may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Grant {
     /// There is no offer, and no limit but time.
@@ -80,7 +80,7 @@ pub(super) enum Grant {
 pub(crate) struct Gauges {
     /// Saved for bursts.
     pub(crate) bank: Charge,
-    /// What the sweeper may spend.
+    /// What work in the background may spend.
     pub(crate) left_over: Charge,
     /// Dead items, as the sweeper saw them last.
     pub(crate) backlog: Backlog,
@@ -129,14 +129,14 @@ impl Meter {
     }
 
     /// Corrects what a sweep was granted in this term by what it did cost.
-    pub(super) fn settle_sweep(&self, term: u64, grant: Grant, cost: Charge) {
+    pub(super) fn settle_left_over(&self, term: u64, grant: Grant, cost: Charge) {
         let mut shared = self.lock();
         let whole = shared.swept.add(cost);
         metrics::counter!("ttl_sweep_ru_total").increment(whole);
         if term == shared.term
             && let (Some(budget), Grant::LeftOver(taken)) = (&mut shared.budget, grant)
         {
-            budget.settle_sweep(taken.charge, cost);
+            budget.settle_left_over(taken.charge, cost);
         }
     }
 
@@ -276,7 +276,7 @@ mod tests {
         assert!(matches!(grant, Grant::LeftOver(taken) if taken.items.get() == 100));
         let next = moment(2, Some(400), later);
         assert_eq!(meter.take_left_over(next, mean, batch), Grant::Nothing);
-        meter.settle_sweep(1, grant, Charge::ZERO);
+        meter.settle_left_over(1, grant, Charge::ZERO);
         assert_eq!(meter.take_left_over(next, mean, batch), Grant::Nothing, "not given back");
     }
 

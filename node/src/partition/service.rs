@@ -554,7 +554,7 @@ impl PartitionService {
     }
 
     /// Sets the time-to-live policy.
-    pub(crate) async fn set_ttl_policy(
+    pub(super) async fn set_ttl_policy(
         &self,
         epoch: PolicyEpoch,
         policy: TtlPolicy,

@@ -28,9 +28,9 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ephemeris_raft::testing::{Host, MemoryDisk, MemoryNetwork, Weather, simulate};
+use ephemeris_raft::testing::{MemoryDisk, MemoryNetwork, Weather, simulate};
 use ephemeris_raft::wal::{Wal, WalOptions};
-use ephemeris_raft::{Executor, Group, GroupOptions, Quiescence, Router, Storage};
+use ephemeris_raft::{Executor, Group, GroupOptions, Host, Quiescence, Router, Storage};
 use ephemeris_store::catalog::Catalog;
 use ephemeris_store::document::DocumentRules;
 use ephemeris_store::engine::MemoryEngine;

@@ -260,7 +260,7 @@ impl Sweeper {
             return;
         };
         if let Some(moment) = moment {
-            self.service.meter().settle_sweep(moment.term, grant, swept.charge);
+            self.service.meter().settle_left_over(moment.term, grant, swept.charge);
         }
         match dead {
             Dead::Expired if swept.more => self.count_backlog(pace, self.second()).await,

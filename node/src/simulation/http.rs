@@ -8,7 +8,7 @@ use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Method, Request};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use ephemeris_raft::testing::Host;
+use ephemeris_raft::Host;
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;

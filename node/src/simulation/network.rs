@@ -19,7 +19,8 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::{Buf as _, Bytes};
-use ephemeris_raft::testing::{Host, Weather};
+use ephemeris_raft::Host;
+use ephemeris_raft::testing::Weather;
 use futures_util::future::BoxFuture;
 use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use ephemeris_raft::Router;
-use ephemeris_raft::testing::{Host, simulate};
+use ephemeris_raft::testing::simulate;
+use ephemeris_raft::{Host, Router};
 use ephemeris_store::catalog::{
     CatalogCommand, CatalogOutcome, ContainerDefinition, Created, ReplicaPlan,
 };

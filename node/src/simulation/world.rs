@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use ephemeris_raft::testing::{Host, Weather};
+use ephemeris_raft::Host;
+use ephemeris_raft::testing::Weather;
 use ephemeris_store::ids::{GroupId, NodeId};
 use ephemeris_store::partition::PartitionState;
 use ephemeris_store::time::Millis;

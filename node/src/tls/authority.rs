@@ -3,7 +3,7 @@
 //! Its key stays beside it. Nodes that are given the same two files make certificates that the same
 //! clients trust. A node's own certificate is made anew at each start, and never written down.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
@@ -137,7 +137,9 @@ fn write_new(path: &Path, content: &str, mode: u32) -> Result<(), TlsError> {
             options.write(true).create(true).truncate(true).mode(mode).open(&temporary)?;
         file.write_all(content.as_bytes())?;
         file.sync_all()?;
-        fs::rename(&temporary, path)
+        fs::rename(&temporary, path)?;
+        // Who has copied it trusts it for good.
+        path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
     };
     write().map_err(|source| file_error(path, source))
 }

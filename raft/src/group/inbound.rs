@@ -155,7 +155,12 @@ impl<M: Machine> Group<M> {
         let response = installed.await.map_err(text)?;
         // It is installed, or was not wanted. After an error it may still be in use.
         self.shared.snapshots.release(&name);
-        Ok(from_raft_vote(&response.vote))
+        let answered = from_raft_vote(&response.vote);
+        if answered == vote && self.shared.machine.progress().applied < progress.applied {
+            // Its log has all of it, perhaps not synced yet. The leader asks again, and then it is applied.
+            return Err("the entries of the snapshot are here, and not applied yet".to_string());
+        }
+        Ok(answered)
     }
 
     async fn answer_append(

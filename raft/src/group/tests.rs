@@ -221,6 +221,41 @@ fn what_comes_meanwhile_goes_together_and_waits_for_no_slow_disk() {
     });
 }
 
+/// What was refused may be tried again: it is not done.
+#[test]
+fn a_leader_whose_machine_is_far_behind_takes_no_more() {
+    simulate(1, async {
+        let (disks, sync_time) = (Disks::default(), SyncTime::from(Duration::from_millis(1)));
+        let group = disks.start(sync_time.clone()).await;
+        group.form(&[me()]).await.unwrap();
+        settle(&group).await;
+        let command = CatalogCommand::ForgetNode { node: NodeId(9) };
+        let proposal = CatalogProposal { now: ClockInterval::exact(Millis(1)), command };
+        let encoded = codec::encode(&proposal);
+        group.propose(encoded.clone()).await.unwrap();
+        sync_time.set(Duration::from_secs(8));
+        sleep(Duration::from_secs(1)).await;
+        let waits = {
+            let (group, encoded) = (group.clone(), encoded.clone());
+            tokio::task::spawn_local(async move { group.propose(encoded).await })
+        };
+        sleep(Duration::from_secs(1)).await;
+        let late = {
+            let (group, encoded) = (group.clone(), encoded.clone());
+            tokio::task::spawn_local(async move { group.propose(encoded).await })
+        };
+        sleep(Duration::from_secs(4)).await;
+        let logged = group.last_logged();
+        let refused = group.propose(encoded.clone()).await;
+        assert!(matches!(refused, Err(ProposeError::NotLeader { .. })), "{refused:?}");
+        assert_eq!(group.last_logged(), logged);
+        for taken in [waits, late] {
+            taken.await.unwrap().unwrap();
+        }
+        group.propose(encoded).await.unwrap();
+    });
+}
+
 /// Its own, once it is in the log, and before it is synced: nobody learns of it earlier.
 #[test]
 fn a_replica_confirms_its_vote_until_it_has_another() {
@@ -274,7 +309,7 @@ fn a_log_that_does_not_get_written_takes_only_so_much() {
 
         sync_time.set(Duration::from_hours(1));
         // Nothing of it is applied, whatever it says.
-        let (length, mut taken) = (1 << 20, Vec::new());
+        let (length, mut taken) = (4 << 20, Vec::new());
         for _ in 0..2 * UNSYNCED_BYTES_MAX / length {
             let group = group.clone();
             let propose = async move { group.propose(vec![0; length]).await };

@@ -101,7 +101,7 @@ impl StoreBuilder<TypeConfig, LogStore, Applied, Guard> for Builder {
         let options = WalOptions { segment_bytes: 4096, cache_bytes: 256, segments_max: 3 };
         let (wal, writer) = Wal::open(disk, options).expect("an empty disk opens");
         let thread = std::thread::spawn(move || writer.run());
-        let store = LogStore::new(wal.clone(), GroupId(1));
+        let store = LogStore::new(wal.clone(), GroupId(1), Executor::Inline);
         Ok((Guard(wal, Some(thread)), store, Applied::default()))
     }
 }

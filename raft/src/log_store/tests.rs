@@ -22,7 +22,7 @@ fn log(executor: Executor) -> LogStore {
         payload: Payload::Command(Bytes::from(vec![0; ENTRY_BYTES])),
     };
     wal.append(GROUP, (0..MANY).map(entry).collect(), Box::new(|_| {})).unwrap();
-    LogStore::new(wal, GROUP).reading_on(executor)
+    LogStore::new(wal, GROUP, executor)
 }
 
 /// What openraft gets to apply.

@@ -2,13 +2,11 @@
 
 mod determinism;
 mod disk;
-mod host;
 mod network;
 mod simulate;
 
 pub use determinism::check_determinism;
 pub use disk::MemoryDisk;
-pub use host::{Host, inherit};
 pub use network::{MemoryNetwork, Weather};
 #[cfg(tokio_unstable)]
 pub use simulate::simulate;

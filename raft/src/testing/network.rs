@@ -13,8 +13,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{sleep_until, timeout};
 
-use super::Host;
 use crate::clock::{self, Instant};
+use crate::host::Host;
 use crate::router::Router;
 use crate::transport::{Answering, Lane, Transport, TransportError};
 

@@ -237,17 +237,22 @@ impl Wal {
     }
 
     /// A group's vote.
-    pub fn vote(&self, group: GroupId) -> Option<Vote> {
+    pub(crate) fn vote(&self, group: GroupId) -> Option<Vote> {
         self.shared.lock().index.vote(group)
     }
 
     /// The last entry of the log that is known to be committed, if it was saved that any is.
-    pub fn committed(&self, group: GroupId) -> Option<LogId> {
+    pub(crate) fn committed(&self, group: GroupId) -> Option<LogId> {
         self.shared.lock().index.committed(group)
     }
 
     /// Appends entries behind the last; they are readable when this returns.
-    pub fn append(&self, group: GroupId, entries: Vec<LogEntry>, done: Callback) -> io::Result<()> {
+    pub(crate) fn append(
+        &self,
+        group: GroupId,
+        entries: Vec<LogEntry>,
+        done: Callback,
+    ) -> io::Result<()> {
         let mut inner = self.shared.usable()?;
         inner.index.append(group, &entries);
         self.shared.queue(inner, Operation::Append { group, entries, done });
@@ -255,7 +260,7 @@ impl Wal {
     }
 
     /// Saves a vote.
-    pub fn save_vote(&self, group: GroupId, vote: Vote, done: Callback) -> io::Result<()> {
+    pub(crate) fn save_vote(&self, group: GroupId, vote: Vote, done: Callback) -> io::Result<()> {
         let mut inner = self.shared.usable()?;
         inner.index.set_vote(group, vote);
         self.shared.queue(inner, Operation::Vote { group, vote, done });
@@ -263,7 +268,7 @@ impl Wal {
     }
 
     /// Remembers what is committed, with the next batch that is written anyway.
-    pub fn save_committed(&self, group: GroupId, committed: LogId) -> io::Result<()> {
+    pub(crate) fn save_committed(&self, group: GroupId, committed: LogId) -> io::Result<()> {
         let mut inner = self.shared.usable()?;
         inner.index.set_committed(group, committed);
         inner.committed.insert(group);
@@ -271,7 +276,7 @@ impl Wal {
     }
 
     /// Makes the entries behind `after` void; all of them without it.
-    pub fn truncate(&self, group: GroupId, after: Option<LogId>) -> io::Result<()> {
+    pub(crate) fn truncate(&self, group: GroupId, after: Option<LogId>) -> io::Result<()> {
         let mut inner = self.shared.usable()?;
         let after = after.map(|id| id.index);
         let freed = inner.index.truncate(group, after);
@@ -280,7 +285,7 @@ impl Wal {
     }
 
     /// Lets the entries up to `upto` go.
-    pub fn purge(&self, group: GroupId, upto: LogId) -> io::Result<()> {
+    pub(crate) fn purge(&self, group: GroupId, upto: LogId) -> io::Result<()> {
         let mut inner = self.shared.usable()?;
         let freed = inner.index.purge(group, upto);
         self.shared.queue(inner, Operation::Purge { group, upto, freed });
@@ -297,7 +302,7 @@ impl Wal {
     }
 
     /// Forgets a group altogether.
-    pub fn drop_group(&self, group: GroupId, done: Callback) -> io::Result<()> {
+    pub(crate) fn drop_group(&self, group: GroupId, done: Callback) -> io::Result<()> {
         let mut inner = self.shared.usable()?;
         let freed = inner.index.drop_group(group);
         inner.committed.remove(&group);
@@ -307,7 +312,7 @@ impl Wal {
 
     /// Reads entries `[start, end)`, about `bytes_max` of them but at least one; what is not there
     /// is missing from the ends.
-    pub fn read(
+    pub(crate) fn read(
         &self,
         group: GroupId,
         start: u64,
@@ -385,12 +390,12 @@ impl Wal {
     }
 
     /// True if so much waits to be synced that nothing should be added.
-    pub fn is_choked(&self) -> bool {
+    pub(crate) fn is_choked(&self) -> bool {
         self.unsynced_bytes() >= UNSYNCED_BYTES_MAX
     }
 
     /// What waits to be synced, and so stays in memory.
-    pub fn unsynced_bytes(&self) -> usize {
+    pub(crate) fn unsynced_bytes(&self) -> usize {
         self.shared.backlog.bytes()
     }
 

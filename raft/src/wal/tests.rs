@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::disk::RealDisk;
 use crate::log_store::LogStore;
+use crate::storage::Executor;
 use crate::testing::MemoryDisk;
 use crate::types::Payload;
 
@@ -251,7 +252,9 @@ fn a_segment_does_not_begin_with_what_follows_from_the_batch_behind() {
             begins_segments |= wal.stats().segments > segments;
             disk.lose_power();
             let log = Running::open(&disk).unwrap();
-            LogStore::new(log.wal.clone(), GROUP).follow(Some(at(3, 10))).unwrap();
+            LogStore::new(log.wal.clone(), GROUP, Executor::Inline)
+                .follow(Some(at(3, 10)))
+                .unwrap();
             let found = log.wal.bounds(GROUP);
             let expected = LogBounds { purged: Some(at(3, 10)), last: Some(at(3, 10)) };
             assert_eq!(found, expected, "{filler} bytes, {operations} operations");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ephemeris_raft::testing::Host;
+use ephemeris_raft::Host;
 use ephemeris_raft::{Group, ProposeError, ReadError};
 use ephemeris_store::codec;
 use ephemeris_store::command::{Action, Command, ItemWrite, Outcome, Precondition, Proposal};

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ephemeris_raft::testing::{Host, MemoryDisk, MemoryNetwork};
+use ephemeris_raft::testing::{MemoryDisk, MemoryNetwork};
 use ephemeris_raft::wal::{SyncTime, Wal, WalError, WalOptions};
-use ephemeris_raft::{Executor, Group, GroupOptions, Quiescence, Router, Storage};
+use ephemeris_raft::{Executor, Group, GroupOptions, Host, Quiescence, Router, Storage};
 use ephemeris_store::engine::{Fault, KeyRange, MemoryEngine, Table};
 use ephemeris_store::ids::NodeId;
 use ephemeris_store::partition::Partition;

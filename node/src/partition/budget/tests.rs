@@ -187,7 +187,7 @@ fn sweep(budget: &mut Budget, from: Instant, lasting: Duration) -> u32 {
     let (mut swept, mut now) = (0, from);
     while now < from + lasting {
         if let Some(allowance) = budget.take_left_over(expiry(), batch(), now) {
-            budget.settle_sweep(
+            budget.settle_left_over(
                 allowance.charge,
                 Charge(expiry().0 * u64::from(allowance.items.get())),
             );
@@ -253,11 +253,11 @@ fn a_sweep_that_cost_more_than_was_taken_is_owed() {
     let later = start + Duration::from_secs(1);
     let taken = budget.take_left_over(ru(10), batch(), later).unwrap();
     assert_eq!((taken.items.get(), taken.charge), (40, ru(400)));
-    budget.settle_sweep(taken.charge, ru(800));
+    budget.settle_left_over(taken.charge, ru(800));
     assert_eq!(budget.take_left_over(ru(10), batch(), later + Duration::from_secs(1)), None);
     assert!(budget.take_left_over(ru(10), batch(), later + millis(1025)).is_some());
     // Having nothing more to do does not pay the debt.
-    budget.settle_sweep(ru(0), ru(800));
+    budget.settle_left_over(ru(0), ru(800));
     budget.rest_sweeper(later + millis(1025));
     assert_eq!(budget.left_over(), Charge::ZERO);
     assert_eq!(budget.take_left_over(ru(10), batch(), later + Duration::from_secs(3)), None);
@@ -318,7 +318,7 @@ fn carry_out(steps: &[Step], burst: Burst, sweeps: bool) -> Ran {
             Step::Sweep { cost } if sweeps => {
                 if let Some(taken) = ran.budget.take_left_over(expiry(), batch(), now) {
                     let cost = (*cost).min(taken.charge.0);
-                    ran.budget.settle_sweep(taken.charge, Charge(cost));
+                    ran.budget.settle_left_over(taken.charge, Charge(cost));
                     ran.spent += cost;
                 }
             }
