@@ -51,12 +51,7 @@ async fn clients_of_a_load_balancer_are_told_of_nothing_else_and_read_what_they_
     let url = format!("http://{}", listener.local_addr().expect("it is bound"));
     let arguments = ["--consistency", "Session", "--account-endpoint", &url];
     let mut cluster = Cluster::formable_with(3, &arguments);
-    for node in cluster.ids() {
-        cluster.spawn(node);
-    }
-    for node in cluster.ids() {
-        cluster.await_ready(node).await;
-    }
+    cluster.start_all().await;
     let nodes = cluster.ids().into_iter().map(|node| cluster.address(node)).collect();
     let mut balancer = JoinSet::new();
     balancer.spawn(balance(listener, nodes));

@@ -96,12 +96,7 @@ async fn killing_every_node_at_once_loses_no_acknowledged_write() {
     for node in cluster.ids() {
         cluster.kill(node);
     }
-    for node in cluster.ids() {
-        cluster.spawn(node);
-    }
-    for node in cluster.ids() {
-        cluster.await_ready(node).await;
-    }
+    cluster.start_all().await;
     writers.await_more(WRITES).await;
     let journal = writers.stop().await;
     journal.check_everywhere(&cluster, &container).await;

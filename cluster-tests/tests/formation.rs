@@ -36,12 +36,7 @@ async fn founders_form_one_cluster_and_find_it_again_with_their_data() {
     for node in cluster.ids() {
         assert_eq!(cluster.await_exit(node).await.code(), Some(0), "node {node}");
     }
-    for node in cluster.ids() {
-        cluster.spawn(node);
-    }
-    for node in cluster.ids() {
-        cluster.await_ready(node).await;
-    }
+    cluster.start_all().await;
 
     for node in cluster.ids() {
         let client = cluster.client(node);
@@ -67,7 +62,11 @@ async fn a_wrong_key_opens_no_node() {
     }
     let url = cluster.url(1);
     let refused = cluster.command(&["status", "--http", &url, "--key", OTHER_KEY]);
-    assert!(!refused.status.success(), "the command line is refused, too");
+    let told = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && told.contains("--key-file"), "{told}");
+    let refused = cluster.command(&["forget-node", "9", "--http", &url]);
+    let told = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && told.contains("no node 9"), "{told}");
     assert!(cluster.command(&["status", "--http", &url]).status.success());
     assert!(cluster.command(&["healthcheck", "--http", &url]).status.success());
 }

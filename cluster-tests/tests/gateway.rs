@@ -208,6 +208,12 @@ async fn large_and_deep_bodies_are_refused_with_their_own_status() {
     let query = post(query).header("x-ms-documentdb-isquery", "true");
     world.refused("a long query", query, 413, 0).await;
     world.client.ask(post(item(BODY_BYTES_MAX - 1000))).await.expect(201);
+    let script = |bytes: usize| {
+        let body = json!({ "id": format!("s{bytes}"), "body": "x".repeat(bytes) }).to_string();
+        Call::post("/dbs/shop/colls/carts/sprocs", body)
+    };
+    world.refused("a long script", script(256 << 10), 413, 0).await;
+    world.client.ask(script(255 << 10)).await.expect(201);
 
     for depth in [100, 1000, 100_000] {
         let nested = format!("{}{}", "[".repeat(depth), "]".repeat(depth));
@@ -450,6 +456,39 @@ async fn a_key_range_is_named_with_its_container_or_without() {
         }
         let other = call.header(range, "AAAAAIAAAAE=,0");
         world.refused(what, other, 400, 1024).await;
+    }
+}
+
+#[tokio::test]
+async fn who_knows_a_resource_as_it_is_gets_it_not_again() {
+    let world = World::new().await;
+    let made = [
+        Call::post("/dbs/shop/users", r#"{"id":"u"}"#),
+        Call::post("/dbs/shop/colls/carts/sprocs", r#"{"id":"s","body":"function () {}"}"#),
+    ];
+    for call in made {
+        world.client.ask(call).await.expect(201);
+    }
+    let shared = Call::post("/dbs", r#"{"id":"rated"}"#).header("x-ms-offer-throughput", "400");
+    world.client.ask(shared).await.expect(201);
+    let offers = world.client.ask(Call::get("/offers")).await.expect(200).json();
+    let offer = format!("/offers/{}", offers["Offers"][0]["id"].as_str().expect("an offer"));
+    let paths = [
+        "/dbs/shop",
+        "/dbs/shop/colls/carts",
+        "/dbs/shop/colls/carts/sprocs/s",
+        "/dbs/shop/users/u",
+        &offer,
+    ];
+    for path in paths {
+        let read = world.client.ask(Call::get(path)).await.expect(200);
+        let etag = read.header("etag").expect("an etag");
+        assert_eq!(read.json()["_etag"], etag, "{path}");
+        let again = Call::get(path).header("if-none-match", etag);
+        let known = world.client.ask(again).await.expect(304);
+        assert_eq!((known.header("etag"), known.body.len()), (Some(etag), 0), "{path}");
+        let other = Call::get(path).header("if-none-match", "\"an older one\"");
+        assert_eq!(world.client.ask(other).await.expect(200).json(), read.json(), "{path}");
     }
 }
 

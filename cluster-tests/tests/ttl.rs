@@ -331,12 +331,7 @@ async fn what_has_expired_stays_gone_over_a_leader_kill_and_a_full_restart() {
     for node in cluster.ids() {
         cluster.kill(node);
     }
-    for node in cluster.ids() {
-        cluster.spawn(node);
-    }
-    for node in cluster.ids() {
-        cluster.await_ready(node).await;
-    }
+    cluster.start_all().await;
     for node in cluster.running() {
         let client = cluster.client(node);
         await_answer(&client, &container, "live", 200).await;

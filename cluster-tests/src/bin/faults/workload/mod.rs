@@ -2,6 +2,7 @@
 
 mod append;
 mod bank;
+mod clear;
 mod counter;
 mod feed;
 mod register;
@@ -60,6 +61,8 @@ pub(crate) enum Kind {
     Session,
     /// W9: a unique value has one owner at a time.
     Unique,
+    /// W10: what is deleted by its partition key is gone, all of it.
+    Clear,
 }
 
 impl Kind {
@@ -89,6 +92,7 @@ impl Kind {
             Kind::Feed => Arc::new(feed::Feed::new()),
             Kind::Session => Arc::new(session::Session::new()),
             Kind::Unique => Arc::new(unique::Unique::new()),
+            Kind::Clear => Arc::new(clear::Clear::new()),
         }
     }
 }
