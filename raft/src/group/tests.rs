@@ -45,8 +45,8 @@ impl Disks {
     }
 
     /// A replica that leads its group alone.
-    async fn lead(&self) -> Group<Catalog> {
-        let group = self.start(SyncTime::from(Duration::from_millis(1))).await;
+    async fn lead(&self, sync_time: SyncTime) -> Group<Catalog> {
+        let group = self.start(sync_time).await;
         group.form(&[me()]).await.unwrap();
         settle(&group).await;
         group
@@ -67,6 +67,12 @@ impl Disks {
             Group::start(GROUP, me(), self.catalog(), storage, transport, router, &options);
         started.await.unwrap()
     }
+}
+
+/// A proposal that a catalog takes as often as it comes, encoded.
+fn proposal() -> Vec<u8> {
+    let command = CatalogCommand::ForgetNode { node: NodeId(9) };
+    codec::encode(&CatalogProposal { now: ClockInterval::exact(Millis(1)), command })
 }
 
 /// The group's only member, encoded.
@@ -147,7 +153,7 @@ fn check_that_a_log_follows((length, term): (u64, u64), applied: u64) {
 fn a_snapshot_that_counts_as_installed_is_durable() {
     simulate(1, async {
         let disks = Disks::default();
-        let group = disks.lead().await;
+        let group = disks.lead(SyncTime::from(Duration::from_millis(1))).await;
         let progress = group.progress();
         assert!(progress.applied.is_some());
         let vote = Vote { term: 9, replica: 9, committed: true };
@@ -162,7 +168,7 @@ fn a_snapshot_that_counts_as_installed_is_durable() {
 fn a_deposed_leader_whose_snapshot_is_not_needed_learns_it() {
     simulate(1, async {
         let disks = Disks::default();
-        let group = disks.lead().await;
+        let group = disks.lead(SyncTime::from(Duration::from_millis(1))).await;
         let progress = group.progress();
         let own = group.vote().unwrap();
         assert!(own.term > 0);
@@ -176,9 +182,7 @@ fn a_deposed_leader_whose_snapshot_is_not_needed_learns_it() {
 fn a_replicas_log_is_gone_for_good_before_its_rows_go() {
     simulate(1, async {
         let (mut disks, sync_time) = (Disks::default(), SyncTime::from(Duration::from_millis(1)));
-        let group = disks.start(sync_time.clone()).await;
-        group.form(&[me()]).await.unwrap();
-        settle(&group).await;
+        let group = disks.lead(sync_time.clone()).await;
         let engine = disks.engine.clone();
         let rows = || engine.scan(&ephemeris_store::machine::meta_range(GROUP)).count();
         sync_time.set(Duration::from_secs(1));
@@ -197,13 +201,9 @@ fn a_replicas_log_is_gone_for_good_before_its_rows_go() {
 fn what_comes_meanwhile_goes_together_and_waits_for_no_slow_disk() {
     simulate(1, async {
         let (disks, sync_time) = (Disks::default(), SyncTime::from(Duration::from_millis(1)));
-        let group = disks.start(sync_time.clone()).await;
-        group.form(&[me()]).await.unwrap();
-        settle(&group).await;
+        let group = disks.lead(sync_time.clone()).await;
         sync_time.set(Duration::from_secs(1));
-        let command = CatalogCommand::ForgetNode { node: NodeId(9) };
-        let proposal = CatalogProposal { now: ClockInterval::exact(Millis(1)), command };
-        let encoded = codec::encode(&proposal);
+        let encoded = proposal();
         let logged = || group.last_logged().unwrap().index;
         let before = logged();
         let mut outcomes = Vec::new();
@@ -226,31 +226,24 @@ fn what_comes_meanwhile_goes_together_and_waits_for_no_slow_disk() {
 fn a_leader_whose_machine_is_far_behind_takes_no_more() {
     simulate(1, async {
         let (disks, sync_time) = (Disks::default(), SyncTime::from(Duration::from_millis(1)));
-        let group = disks.start(sync_time.clone()).await;
-        group.form(&[me()]).await.unwrap();
-        settle(&group).await;
-        let command = CatalogCommand::ForgetNode { node: NodeId(9) };
-        let proposal = CatalogProposal { now: ClockInterval::exact(Millis(1)), command };
-        let encoded = codec::encode(&proposal);
+        let group = disks.lead(sync_time.clone()).await;
+        let encoded = proposal();
         group.propose(encoded.clone()).await.unwrap();
         sync_time.set(Duration::from_secs(8));
         sleep(Duration::from_secs(1)).await;
-        let waits = {
+        let mut taken = Vec::new();
+        for _ in 0..2 {
             let (group, encoded) = (group.clone(), encoded.clone());
-            tokio::task::spawn_local(async move { group.propose(encoded).await })
-        };
-        sleep(Duration::from_secs(1)).await;
-        let late = {
-            let (group, encoded) = (group.clone(), encoded.clone());
-            tokio::task::spawn_local(async move { group.propose(encoded).await })
-        };
-        sleep(Duration::from_secs(4)).await;
+            taken.push(tokio::task::spawn_local(async move { group.propose(encoded).await }));
+            sleep(Duration::from_secs(1)).await;
+        }
+        sleep(Duration::from_secs(3)).await;
         let logged = group.last_logged();
         let refused = group.propose(encoded.clone()).await;
         assert!(matches!(refused, Err(ProposeError::NotLeader { .. })), "{refused:?}");
         assert_eq!(group.last_logged(), logged);
-        for taken in [waits, late] {
-            taken.await.unwrap().unwrap();
+        for outcome in taken {
+            outcome.await.unwrap().unwrap();
         }
         group.propose(encoded).await.unwrap();
     });
@@ -261,9 +254,7 @@ fn a_leader_whose_machine_is_far_behind_takes_no_more() {
 fn a_replica_confirms_its_vote_until_it_has_another() {
     simulate(1, async {
         let (disks, sync_time) = (Disks::default(), SyncTime::from(Duration::from_millis(1)));
-        let group = disks.start(sync_time).await;
-        group.form(&[me()]).await.unwrap();
-        settle(&group).await;
+        let group = disks.lead(sync_time).await;
         let (router, wal) = (&group.shared.router, &group.shared.storage.wal);
         let confirms = async |group, to, vote| {
             let asked = Message::Confirm(Confirm { group, to, vote }).encode();
@@ -295,9 +286,7 @@ fn a_transfer_holds_no_more_of_the_log_than_disk_and_memory_have_room_for() {
 fn a_log_that_does_not_get_written_takes_only_so_much() {
     simulate(1, async {
         let (disks, sync_time) = (Disks::default(), SyncTime::from(Duration::from_millis(1)));
-        let group = disks.start(sync_time.clone()).await;
-        group.form(&[me()]).await.unwrap();
-        settle(&group).await;
+        let group = disks.lead(sync_time.clone()).await;
         let wal = &group.shared.storage.wal;
         let refuses = async |entries| {
             let vote = Vote { term: 0, replica: 9, committed: true };
