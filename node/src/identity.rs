@@ -16,7 +16,7 @@ const NEW_FILE: &str = "identity.json.new";
 /// More than an identity ever takes; what is longer is damaged.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 /// Layout of the data directory, and what entries of the log do to it; a directory of another is refused.
-pub(crate) const FORMAT: u32 = 15;
+pub(crate) const FORMAT: u32 = 16;
 
 /// What `identity.json` says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -83,8 +83,9 @@ pub struct PermissionNumber {
     pub number: u32,
 }
 
-/// The number of an item within its container, never reused: a count, and in the lowest byte its slot. So the
-/// numbers of a partition grow with the age of its items, and index entries of equal values come in order.
+/// The number of an item within its container, never reused: the write that created it, by log entry and operation,
+/// and in the lowest byte its slot. So the numbers of a partition grow with the age of its items, index entries of
+/// equal values come in order, and the feed leads to an item that was written once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ItemNumber(pub u64);
 
@@ -96,8 +97,9 @@ pub struct RangeId(pub u32);
 const CONTAINER_BIT: u32 = 1 << 31;
 /// The nibble of a child number that tells what kind of resource it is.
 const CHILD_KIND_SHIFT: u32 = 60;
-/// Bits of an item number above its slot byte.
-const ITEM_COUNT_BITS: u32 = 52;
+/// Bits of an item number, from above: the log entry, the operation, the slot.
+const ITEM_LSN_BITS: u32 = 45;
+const ITEM_OPERATION_BITS: u32 = 7;
 
 /// What lives directly below a container, told apart by the top nibble of its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,12 +124,18 @@ impl ChildKind {
 
 impl ItemNumber {
     /// Behind every number there can be.
-    pub const MAX: ItemNumber = ItemNumber((1 << (ITEM_COUNT_BITS + u8::BITS)) - 1);
+    pub const MAX: ItemNumber =
+        ItemNumber((1 << (ITEM_LSN_BITS + ITEM_OPERATION_BITS + u8::BITS)) - 1);
 
-    /// The `count`-th item ever created in `slot` by one partition.
-    pub fn new(slot: u8, count: u64) -> Self {
-        assert!(count < 1 << ITEM_COUNT_BITS, "a partition never numbers 2^52 items");
-        Self((count << u8::BITS) | u64::from(slot))
+    /// So many operations of one log entry can create items.
+    pub const OPERATIONS_MAX: usize = 1 << ITEM_OPERATION_BITS;
+
+    /// The item in `slot` that this operation of a log entry creates.
+    pub fn new(slot: u8, lsn: Lsn, operation: u16) -> Self {
+        assert!(lsn.0 < 1 << ITEM_LSN_BITS, "a log never has 2^45 entries");
+        assert!(usize::from(operation) < Self::OPERATIONS_MAX, "an entry has few operations");
+        let ordinal = (lsn.0 << ITEM_OPERATION_BITS) | u64::from(operation);
+        Self((ordinal << u8::BITS) | u64::from(slot))
     }
 
     /// The slot of the hash space the item lives in.
@@ -135,9 +143,16 @@ impl ItemNumber {
         u8::try_from(self.0 & 0xFF).expect("masked to 8 bits")
     }
 
-    /// Which of all items ever created by its partition it is.
-    pub fn count(self) -> u64 {
+    /// Log entry and operation as one number: later items of a partition have a greater one.
+    pub fn ordinal(self) -> u64 {
         self.0 >> u8::BITS
+    }
+
+    /// The log entry that created it, and the operation within it.
+    pub fn creation(self) -> (Lsn, u16) {
+        let operation = self.ordinal() % (1 << ITEM_OPERATION_BITS);
+        let operation = u16::try_from(operation).expect("it has 7 bits");
+        (Lsn(self.ordinal() >> ITEM_OPERATION_BITS), operation)
     }
 }
 
@@ -538,7 +553,7 @@ mod tests {
         let ids = [
             ResourceId::Database(DatabaseNumber(u32::MAX)),
             ResourceId::Container(CONTAINER),
-            ResourceId::item(CONTAINER, ItemNumber::new(0xFF, 7)),
+            ResourceId::item(CONTAINER, ItemNumber::new(0xFF, Lsn(7), 1)),
             ResourceId::child(CONTAINER, ChildKind::Script, 3),
             ResourceId::User(USER),
             ResourceId::Permission(PermissionNumber { user: USER, number: u32::MAX }),
@@ -560,8 +575,10 @@ mod tests {
 
     #[test]
     fn only_items_have_item_numbers() {
-        let number = ItemNumber::new(9, 42);
-        assert_eq!(number.slot(), 9);
+        let number = ItemNumber::new(9, Lsn(42), 127);
+        assert_eq!((number.slot(), number.creation()), (9, (Lsn(42), 127)));
+        let later = [ItemNumber::new(0, Lsn(43), 0), ItemNumber::new(0, Lsn(43), 1)];
+        assert!(number < later[0] && later[0] < later[1] && later[1] < ItemNumber::MAX);
         assert_eq!(ResourceId::item(CONTAINER, number).item_number(), Some(number));
         assert_eq!(ResourceId::child(CONTAINER, ChildKind::Range, 1).item_number(), None);
     }

@@ -227,6 +227,12 @@ impl Item {
 }
 
 impl Stamp {
+    /// True for an item that was written once: the feed leads to it from its number. To all others a row of
+    /// `Table::Numbers` does.
+    pub fn is_first(&self) -> bool {
+        self.number.creation() == (self.lsn, self.operation)
+    }
+
     /// Reads the header of a stored item, leaving the body alone.
     pub fn decode(bytes: &[u8]) -> Result<Self, Fault> {
         Self::read(&mut KeyReader::new(bytes)).map_err(|error| corrupt_item(&error))
@@ -336,7 +342,7 @@ impl ContainerKeys {
         rest.ok_or_else(|| corrupt_item(&MalformedKey("another container")))
     }
 
-    /// The row in `Table::Numbers` that finds an item by its number.
+    /// The row in `Table::Numbers` that finds an item by its number, if it was written more than once.
     pub fn number(self, number: ItemNumber) -> Vec<u8> {
         let mut key = self.key(&[number.slot()], 8);
         key.extend_from_slice(&number.0.to_be_bytes());
@@ -380,7 +386,7 @@ pub(crate) mod tests {
             ts: Seconds(1_700_000_000),
             ttl,
             etag: Etag::new(GroupId(3), Lsn(7), 2),
-            number: ItemNumber::new(200, 9),
+            number: ItemNumber::new(200, Lsn(7), 2),
             indexed_values: 5,
             tells_place: ttl != ItemTtl::Never,
         }
@@ -406,7 +412,7 @@ pub(crate) mod tests {
             &[0, 0, 0, 0, 0, 0, 0, 7],
             &[0, 0, 0, 0, 0x65, 0x53, 0xF1, 0],
             &[0, 0, 0, 0, 0, 3, 0, 2, 0, 0, 0, 0, 0, 0, 0, 7],
-            &[0, 0, 0, 0, 0, 0, 9, 200],
+            &[0, 0, 0, 0, 0, 3, 0x82, 200],
             &[0, 0, 0, 5],
             b"{}",
         ]
@@ -434,7 +440,7 @@ pub(crate) mod tests {
         let json = client_json(br#"{"id":"a"}"#, &stamp(ItemTtl::Inherit), CONTAINER);
         assert_eq!(
             String::from_utf8(json).unwrap(),
-            r#"{"id":"a","_rid":"AAAAAYAAAALICQAAAAAAAA==","_self":"dbs/AAAAAQ==/colls/AAAAAYAAAAI=/docs/AAAAAYAAAALICQAAAAAAAA==/","_etag":"\"00000000-0003-0002-0000-000000000007\"","_attachments":"attachments/","_ts":1700000000}"#
+            r#"{"id":"a","_rid":"AAAAAYAAAALIggMAAAAAAA==","_self":"dbs/AAAAAQ==/colls/AAAAAYAAAAI=/docs/AAAAAYAAAALIggMAAAAAAA==/","_etag":"\"00000000-0003-0002-0000-000000000007\"","_attachments":"attachments/","_ts":1700000000}"#
         );
         let empty = client_json(b"{}", &stamp(ItemTtl::Inherit), CONTAINER);
         assert!(serde_json::from_slice::<serde_json::Value>(&empty).is_ok());
@@ -452,7 +458,7 @@ pub(crate) mod tests {
         };
         let rows = [
             (Table::Items, keys.item(&item)),
-            (Table::Numbers, keys.number(ItemNumber::new(item.slot(), 1))),
+            (Table::Numbers, keys.number(ItemNumber::new(item.slot(), Lsn(1), 0))),
         ];
         for (table, row) in rows {
             assert!(contains(&keys.slots(table, inside), &row));

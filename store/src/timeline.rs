@@ -50,6 +50,12 @@ impl FeedPosition {
     pub fn of(stamp: &Stamp) -> Self {
         Self { lsn: stamp.lsn, operation: stamp.operation }
     }
+
+    /// Where the first version of an item stood.
+    pub fn of_first(number: ItemNumber) -> Self {
+        let (lsn, operation) = number.creation();
+        Self { lsn, operation }
+    }
 }
 
 impl fmt::Display for FeedPosition {
@@ -150,45 +156,35 @@ impl SweepPlace {
         SweepPlace::of(stamp).filter(|_| stamp.tells_place)
     }
 
-    /// What rows that lead to a version, its index entries and that of its number, hold: its place, if they tell
-    /// it, without the item's number, which is in their keys.
+    /// What the index entries of a version hold: its place, if they tell it, without what the item's number in
+    /// their keys says.
     ///
     /// | byte 0 | then |
     /// |---|---|
-    /// | none | nothing: the row goes when its item does |
-    /// | 1 | the second of its expiry |
-    /// | 2 | the operation (2 bytes), the LSN |
-    ///
-    /// Seconds and LSNs are big-endian, without the zeros they begin with.
-    pub fn in_rows_of(stamp: &Stamp) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(11);
+    /// | none | nothing: the entry goes when its item does |
+    /// | 1 | the second of its expiry, big-endian, without the zeros it begins with |
+    /// | 2 | nothing: the feed has it where the number says |
+    pub fn in_entries_of(stamp: &Stamp) -> Vec<u8> {
         match SweepPlace::told_by(stamp) {
-            None => {}
+            None => Vec::new(),
             Some(SweepPlace::Own(expiry)) => {
-                bytes.push(PLACE_OWN);
+                let mut bytes = vec![PLACE_OWN];
                 put_trimmed(&mut bytes, expiry.second.0);
+                bytes
             }
-            Some(SweepPlace::Inheriting(FeedPosition { lsn, operation })) => {
-                bytes.push(PLACE_INHERITING);
-                bytes.extend_from_slice(&operation.to_be_bytes());
-                put_trimmed(&mut bytes, lsn.0);
-            }
+            Some(SweepPlace::Inheriting(_)) => vec![PLACE_INHERITING],
         }
-        bytes
     }
 
-    /// Reads what a row of the item with this number holds; none if it tells no place.
-    pub fn in_row(value: &[u8], number: ItemNumber) -> Result<Option<Self>, MalformedKey> {
+    /// Reads what an entry of the item with this number holds; none if it tells no place.
+    pub fn in_entry(value: &[u8], number: ItemNumber) -> Result<Option<Self>, MalformedKey> {
         Ok(match value {
             [] => None,
             [PLACE_OWN, second @ ..] => {
                 let second = Seconds(trimmed(second)?);
                 Some(SweepPlace::Own(OwnExpiry { second, number }))
             }
-            [PLACE_INHERITING, high, low, lsn @ ..] => {
-                let operation = u16::from_be_bytes([*high, *low]);
-                Some(SweepPlace::Inheriting(FeedPosition { lsn: Lsn(trimmed(lsn)?), operation }))
-            }
+            [PLACE_INHERITING] => Some(SweepPlace::Inheriting(FeedPosition::of_first(number))),
             _ => return Err(MalformedKey("an unknown place")),
         })
     }
@@ -246,46 +242,6 @@ impl VersionRow {
     }
 }
 
-/// What a row of `Table::Numbers` holds: what rows tell of the version's place (`SweepPlace::in_rows_of`), behind
-/// its length, and the item's key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NumberRow {
-    /// Where the sweeper comes upon the item, if the row tells that.
-    pub place: Option<SweepPlace>,
-    /// The item.
-    pub item: ItemKey,
-}
-
-impl NumberRow {
-    /// The row of a version.
-    pub fn put(key: &ItemKey, stamp: &Stamp, value: &mut Vec<u8>) {
-        let place = SweepPlace::in_rows_of(stamp);
-        value.push(u8::try_from(place.len()).expect("a place has a few bytes"));
-        value.extend_from_slice(&place);
-        value.extend_from_slice(key.as_bytes());
-    }
-
-    /// Reads the row of this number.
-    pub fn decode(value: &[u8], number: ItemNumber) -> Result<Self, MalformedKey> {
-        let (place, item) = Self::split(value)?;
-        let place = SweepPlace::in_row(place, number)?;
-        Ok(Self { place, item: ItemKey::from_bytes(item)? })
-    }
-
-    /// Reads of the row of this number where the sweeper comes upon the item, if it tells that.
-    pub(crate) fn place(
-        value: &[u8],
-        number: ItemNumber,
-    ) -> Result<Option<SweepPlace>, MalformedKey> {
-        SweepPlace::in_row(Self::split(value)?.0, number)
-    }
-
-    fn split(value: &[u8]) -> Result<(&[u8], &[u8]), MalformedKey> {
-        let (length, rest) = value.split_first().ok_or(MalformedKey("it ends too early"))?;
-        rest.split_at_checked(usize::from(*length)).ok_or(MalformedKey("it ends too early"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroU32;
@@ -311,23 +267,19 @@ mod tests {
         }
 
         #[test]
-        fn rows_tell_where_their_version_is_swept(
-            lsn: u64, operation: u16, ts: u64, number: u64, own in prop::option::of(1..u32::MAX)
+        fn entries_tell_where_their_version_is_swept(
+            lsn in 0..1_u64 << 45, operation in 0..128_u16, slot: u8, ts: u64,
+            own in prop::option::of(1..u32::MAX)
         ) {
             let ttl = own.and_then(NonZeroU32::new).map_or(ItemTtl::Inherit, ItemTtl::Own);
-            let stamp = Stamp {
-                lsn: Lsn(lsn), operation, ts: Seconds(ts), number: ItemNumber(number), ..stamp(ttl)
-            };
-            let value = SweepPlace::in_rows_of(&stamp);
-            let place = SweepPlace::in_row(&value, stamp.number).unwrap();
+            let number = ItemNumber::new(slot, Lsn(lsn), operation);
+            let stamp = Stamp { lsn: Lsn(lsn), operation, ts: Seconds(ts), number, ..stamp(ttl) };
+            prop_assert!(stamp.is_first());
+            let value = SweepPlace::in_entries_of(&stamp);
+            let place = SweepPlace::in_entry(&value, number).unwrap();
             prop_assert_eq!(place, SweepPlace::of(&stamp));
-            let (key, mut value) = (key("[1]", "x"), Vec::new());
-            NumberRow::put(&key, &stamp, &mut value);
-            let row = NumberRow { place, item: key };
-            prop_assert_eq!(NumberRow::place(&value, stamp.number).unwrap(), place);
-            prop_assert_eq!(NumberRow::decode(&value, stamp.number).unwrap(), row);
             let silent = Stamp { tells_place: false, ..stamp };
-            prop_assert!(SweepPlace::in_rows_of(&silent).is_empty());
+            prop_assert!(SweepPlace::in_entries_of(&silent).is_empty());
         }
 
         #[test]
@@ -344,8 +296,7 @@ mod tests {
 
         #[test]
         fn any_bytes_are_decoded_without_panic(bytes: Vec<u8>) {
-            let _ = SweepPlace::in_row(&bytes, ItemNumber(1));
-            let _ = NumberRow::decode(&bytes, ItemNumber(1));
+            let _ = SweepPlace::in_entry(&bytes, ItemNumber(1));
             let _ = VersionRow::decode(&bytes);
             let _ = feed_position(&bytes);
             let _ = expiry_place(&bytes);

@@ -9,7 +9,7 @@ use ephemeris_store::command::{
 };
 use ephemeris_store::document::DocumentRules;
 use ephemeris_store::engine::{Engine, KeyRange, RocksEngine, RocksOptions, Table};
-use ephemeris_store::ids::{ContainerNumber, DatabaseNumber, GroupId, ItemId};
+use ephemeris_store::ids::{ContainerNumber, DatabaseNumber, GroupId, ItemId, ItemNumber};
 use ephemeris_store::indexing::{self, IndexRules};
 use ephemeris_store::item::ItemKey;
 use ephemeris_store::machine::{Entry, LogId, Machine as _};
@@ -27,7 +27,7 @@ const ENTRIES_OF_LASTING: u64 = 4;
 const STORED_AT: u64 = 1000;
 const LIFETIME: u32 = 60;
 const DUE: u64 = STORED_AT + LIFETIME as u64;
-const BATCH: usize = 500;
+const BATCH: usize = ItemNumber::OPERATIONS_MAX;
 
 struct Disk {
     engine: Arc<RocksEngine>,
@@ -97,12 +97,12 @@ impl Disk {
 }
 
 /// Tables in which items leave rows, and how many rows there are.
-const TABLES: [Table; 3] = [Table::Items, Table::Numbers, Table::Index];
+const TABLES: [Table; 2] = [Table::Items, Table::Index];
 type Counts = [u64; TABLES.len()];
 
 /// Rows of some items, of which each has so many entries in the index.
 fn of(items: u64, entries: u64) -> Counts {
-    [items, items, items * entries]
+    [items, items * entries]
 }
 
 fn sum(one: Counts, other: Counts) -> Counts {

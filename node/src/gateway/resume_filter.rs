@@ -75,7 +75,7 @@ fn refused(why: &str) -> ApiError {
 
 #[cfg(test)]
 mod tests {
-    use ephemeris_store::ids::{ContainerNumber, DatabaseNumber};
+    use ephemeris_store::ids::{ContainerNumber, DatabaseNumber, Lsn};
     use serde_json::json;
 
     use super::*;
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn a_filter_names_keys_and_item() {
-        let number = ItemNumber::new(7, 42);
+        let number = ItemNumber::new(7, Lsn(42), 0);
         let body = json!({ "value": [5, "x", null, []], "rid": rid(number), "exclude": true });
         let filter = ResumeFilter::parse(body).unwrap();
         let keys: Vec<_> = filter.keys.iter().map(|SortKey(value)| value.rank()).collect();

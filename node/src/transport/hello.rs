@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::Channel;
 
 /// Version of what nodes say to each other; others are refused.
-pub(crate) const PROTOCOL: u32 = 19;
+pub(crate) const PROTOCOL: u32 = 20;
 
 /// What a node says of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

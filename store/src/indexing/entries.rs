@@ -171,7 +171,7 @@ impl<'r> Walk<'r> {
             key,
             steps_at: generation.len(),
             number: stamp.number.0.to_be_bytes(),
-            place: SweepPlace::in_rows_of(stamp),
+            place: SweepPlace::in_entries_of(stamp),
             changes,
             kind,
             seen: vec![false; extractor.listed.len()],

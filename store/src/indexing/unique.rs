@@ -169,7 +169,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::ids::ItemId;
+    use crate::ids::{ItemId, Lsn};
     use crate::partition_key::{KeyDefinition, KeyKind, PartitionKey};
 
     fn item(pk: &str, id: &str) -> ItemKey {
@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(one[0].prefix, entries(&item(r#"["p",1]"#, "other"), body)[0].prefix);
         assert_ne!(one[0].prefix, entries(&item(r#"["p",2]"#, "i"), body)[0].prefix);
         assert_ne!(one[0].prefix, one[1].prefix);
-        let number = ItemNumber::new(3, 4);
+        let number = ItemNumber::new(3, Lsn(4), 0);
         let (entry, rows) = (one[0].of(number), one[0].rows());
         assert_eq!(UniqueEntry::number(&entry).unwrap(), number);
         assert!(rows.start <= entry && rows.end.is_some_and(|end| entry < end));

@@ -23,7 +23,7 @@ use crate::machine::{self, Entry, LogId, Membership, MetaTag};
 use crate::patch::{PatchFailure, PatchRequest};
 use crate::query;
 use crate::time::Seconds;
-use crate::timeline::{FeedPosition, NumberRow, OwnExpiry, VersionRow, expiry_key, feed_key};
+use crate::timeline::{FeedPosition, OwnExpiry, VersionRow, expiry_key, feed_key};
 use crate::ttl::{ItemTtl, TtlField};
 
 /// Changes of neighbouring writes are gathered into one engine batch until they have this size: their
@@ -282,7 +282,12 @@ impl<'p> Draft<'p> {
         (self.handled, self.operations) = (0, TRANSACTION_OPERATIONS_MAX);
         let mut written = Vec::with_capacity(writes.len());
         for (operation, write) in (0_u16..).zip(writes) {
-            match self.write_item(operation, write)? {
+            let done = if usize::from(operation) < ItemNumber::OPERATIONS_MAX {
+                self.write_item(operation, write)?
+            } else {
+                Err((Refusal::TransactionTooLarge, Charge::ZERO))
+            };
+            match done {
                 Ok(one) => written.push(one),
                 Err((refusal, charge)) => {
                     self.state = before;
@@ -514,10 +519,7 @@ impl<'p> Draft<'p> {
         document: &Document,
     ) -> Result<Stamp, Fault> {
         let is_first = number.is_none();
-        let number = number.unwrap_or_else(|| {
-            self.state.created += 1;
-            ItemNumber::new(key.slot(), self.state.created)
-        });
+        let number = number.unwrap_or_else(|| ItemNumber::new(key.slot(), self.lsn, operation));
         let ttl = match &document.ttl {
             TtlField::Absent => ItemTtl::Inherit,
             TtlField::Valid(ttl) => ItemTtl::from(*ttl),
@@ -543,16 +545,25 @@ impl<'p> Draft<'p> {
             let version = VersionRow::new(&key, old);
             self.leave_orders(&version);
             self.count_out(&version);
-            if old.stamp.number != number {
-                let row = self.partition.keys.number(old.stamp.number);
-                self.batch.delete(Table::Numbers, &row);
-            }
         }
+        self.lead_to(&key, &stamp, stored.map(|old| &old.stamp));
         self.index(ChangeKind::Put, (&key, &item.stamp, &item.body))?;
         self.record_stored(&key, &item, stored.filter(|old| !self.is_dead(&key, old)));
         self.add(&key, &item);
         self.touched.push((key, Some(item)));
         Ok(stamp)
+    }
+
+    /// Sees to it that the number of a version, and no longer that of the one it replaces, leads to its key.
+    fn lead_to(&mut self, key: &ItemKey, stamp: &Stamp, replaced: Option<&Stamp>) {
+        let keys = self.partition.keys;
+        let known = replaced.filter(|old| !old.is_first()).map(|old| old.number);
+        if let Some(other) = known.filter(|known| *known != stamp.number) {
+            self.batch.delete(Table::Numbers, &keys.number(other));
+        }
+        if !stamp.is_first() && known != Some(stamp.number) {
+            self.batch.put(Table::Numbers, &keys.number(stamp.number), key.as_bytes());
+        }
     }
 
     /// Sees to it that somebody looks at the partition then.
@@ -562,12 +573,9 @@ impl<'p> Draft<'p> {
 
     /// Writes every row of a version.
     fn add(&mut self, key: &ItemKey, item: &Item) {
-        let Stamp { ts, ttl, number, .. } = item.stamp;
+        let Stamp { ts, ttl, .. } = item.stamp;
         let (keys, group) = (self.partition.keys, self.partition.spec.group);
         self.batch.put_with(Table::Items, &keys.item(key), |value| item.put(value));
-        self.batch.put_with(Table::Numbers, &keys.number(number), |value| {
-            NumberRow::put(key, &item.stamp, value);
-        });
         let row = VersionRow::new(key, item).encode();
         if let Some(expiry) = OwnExpiry::of(&item.stamp) {
             self.batch.put(Table::Expiry, &expiry_key(group, expiry), &row);
@@ -610,7 +618,9 @@ impl<'p> Draft<'p> {
     pub(super) fn remove_places(&mut self, version: &VersionRow) {
         let keys = self.partition.keys;
         self.batch.delete(Table::Items, &keys.item(&version.item));
-        self.batch.delete(Table::Numbers, &keys.number(version.stamp.number));
+        if !version.stamp.is_first() {
+            self.batch.delete(Table::Numbers, &keys.number(version.stamp.number));
+        }
         self.count_out(version);
     }
 

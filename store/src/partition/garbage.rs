@@ -1,7 +1,7 @@
 //! Garbage: rows that items left when they were swept.
 //!
-//! 1. The rows of a version that is to expire tell where the sweeper comes upon it (`SweepPlace`): in the items,
-//!    in the numbers, in the index. So a sweep need neither read the item nor take these rows away.
+//! 1. The rows of a version that is to expire tell where the sweeper comes upon it (`SweepPlace`): in the items and
+//!    in the index. So a sweep need neither read the item nor take these rows away.
 //! 2. Whoever reads them passes over those of what was swept by the state they read: nobody is shown one, and
 //!    `apply` does the same whether they are there or not.
 //! 3. An engine drops them when it comes past, by cursors that are on its disk and that every view in use
@@ -16,13 +16,13 @@ use crate::ids::{GroupId, ItemNumber};
 use crate::item::{ContainerKeys, Item};
 use crate::keycode::MalformedKey;
 use crate::machine::{self, MetaTag};
-use crate::timeline::{NumberRow, SweepPlace, VersionRow};
+use crate::timeline::{SweepPlace, VersionRow};
 
 /// Tables with rows that may go by themselves.
-pub(crate) const LITTERED: [Table; 3] = [Table::Items, Table::Numbers, Table::Index];
+pub(crate) const LITTERED: [Table; 2] = [Table::Items, Table::Index];
 
 /// What the rows of an item take beside its body and its entries, and an entry, in bytes, about.
-const ROWS_BYTES: u64 = 256;
+const ROWS_BYTES: u64 = 128;
 const ENTRY_BYTES: u64 = 64;
 
 /// Bytes that so many items with bodies of so many bytes take beside their entries, about.
@@ -40,8 +40,8 @@ pub(super) fn left_by(version: &VersionRow) -> u64 {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Garbage {
     swept: BTreeMap<GroupId, SweepCursors>,
-    /// Where the rows by slot of each of these groups begin, and whose they are up to where.
-    by_slot: BTreeMap<Vec<u8>, (KeyRange, GroupId)>,
+    /// Where the items of each of these groups begin, and whose they are up to where.
+    items: BTreeMap<Vec<u8>, (KeyRange, GroupId)>,
     /// Bytes of all items that are stored, about: of their index only what is garbage is known.
     stored: u64,
     /// Bytes that items of each group which were swept have left, ever, about.
@@ -83,9 +83,8 @@ impl Garbage {
     fn add(&mut self, spec: &PartitionSpec, swept: SweepCursors) {
         if swept != SweepCursors::default() {
             self.swept.insert(spec.group, swept);
-            // They begin alike in both tables.
-            let slots = ContainerKeys::new(spec.container).slots(Table::Items, spec.slots);
-            self.by_slot.insert(slots.start.clone(), (slots, spec.group));
+            let items = ContainerKeys::new(spec.container).slots(Table::Items, spec.slots);
+            self.items.insert(items.start.clone(), (items, spec.group));
         }
     }
 
@@ -131,17 +130,14 @@ impl Garbage {
                 let stamp = Item::split(value).ok().map(|(stamp, _)| stamp);
                 (self.group_of(key), stamp.and_then(|stamp| SweepPlace::told_by(&stamp)))
             }
-            Table::Numbers => {
-                let place = number(key).and_then(|number| NumberRow::place(value, number));
-                (self.group_of(key), place.ok().flatten())
-            }
             Table::Index => {
                 let group = key.split_first_chunk();
                 let group = group.map(|(group, _)| GroupId(u64::from_be_bytes(*group)));
-                let place = number(key).and_then(|number| SweepPlace::in_row(value, number));
+                let place = number(key).and_then(|number| SweepPlace::in_entry(value, number));
                 (group, place.ok().flatten())
             }
-            Table::Feed
+            Table::Numbers
+            | Table::Feed
             | Table::Expiry
             | Table::Meta
             | Table::Catalog
@@ -152,11 +148,11 @@ impl Garbage {
         swept.zip(place).is_some_and(|(swept, place)| swept.have_passed(place))
     }
 
-    /// Whose rows begin with this container and slot.
+    /// Whose item has this key.
     fn group_of(&self, key: &[u8]) -> Option<GroupId> {
-        let (_, (slots, group)) =
-            self.by_slot.range::<[u8], _>((Bound::Unbounded, Bound::Included(key))).next_back()?;
-        slots.contains(key).then_some(*group)
+        let (_, (items, group)) =
+            self.items.range::<[u8], _>((Bound::Unbounded, Bound::Included(key))).next_back()?;
+        items.contains(key).then_some(*group)
     }
 }
 

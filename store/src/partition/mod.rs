@@ -61,8 +61,6 @@ pub struct PartitionSpec {
 pub struct PartitionState {
     applied: Option<LogId>,
     ttl: TtlState,
-    /// How many items were ever created: the next number.
-    created: u64,
     /// Items that are stored, dead but unswept ones included: no garbage.
     items: u64,
     /// Bytes of their bodies.

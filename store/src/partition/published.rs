@@ -184,7 +184,7 @@ mod tests {
 
     /// Contents that agree with a row of the same number.
     fn contents(number: u64) -> Contents {
-        let state = PartitionState { created: number, ..PartitionState::default() };
+        let state = PartitionState { items: number, ..PartitionState::default() };
         Contents { state, ..Contents::default() }
     }
 
@@ -201,15 +201,15 @@ mod tests {
     /// What a reader of one row sees: the number row and contents agree on.
     fn got(published: &Published, engine: &dyn Engine) -> u64 {
         let (contents, row) = published.get(engine, Table::Items, KEY);
-        assert_eq!(number(row.unwrap()), contents.state.created);
-        contents.state.created
+        assert_eq!(number(row.unwrap()), contents.state.items);
+        contents.state.items
     }
 
     /// The same of a reader of all rows.
     fn viewed(published: &Published, engine: &dyn Engine) -> u64 {
         let (contents, view) = published.view(engine);
-        assert_eq!(number(view.get(Table::Items, KEY).unwrap()), contents.state.created);
-        contents.state.created
+        assert_eq!(number(view.get(Table::Items, KEY).unwrap()), contents.state.items);
+        contents.state.items
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::scan::leads_to;
+use super::scan;
 use super::{Contents, Partition, PartitionSpec, PartitionState, SweepCursors};
 use crate::engine::{Fault, KeyRange, Read, Row, Rows, Table};
 use crate::ids::{ContainerNumber, ItemNumber, Lsn};
@@ -79,9 +79,7 @@ impl Partition {
         if !self.spec.slots.contains(number.slot()) {
             return Ok(None);
         }
-        let row_key = self.keys.number(number);
-        let (contents, row) = self.published.get(&*self.engine, Table::Numbers, &row_key);
-        leads_to(row?, number, &contents.state.swept)
+        scan::find(&*self.engine, &self.spec, number)
     }
 
     /// The stored items of a range of `Table::Items` as it is now, dead or alive, in key order.

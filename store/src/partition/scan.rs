@@ -2,14 +2,14 @@
 
 use std::ops::ControlFlow;
 
-use super::{PartitionView, SweepCursors};
-use crate::engine::{Cursor, Direction, Fault, KeyRange, Table};
+use super::{PartitionSpec, PartitionView, SweepCursors};
+use crate::engine::{Cursor, Direction, Fault, KeyRange, Read, Table};
 use crate::ids::ItemNumber;
 use crate::indexing::{EncodedRef, EncodedValue, IndexRange, IndexState};
-use crate::item::{Item, ItemKey, Stamp};
+use crate::item::{ContainerKeys, Item, ItemKey, Stamp};
 use crate::keycode::MalformedKey;
 use crate::time::{Millis, Seconds};
-use crate::timeline::{NumberRow, SweepPlace, VersionRow};
+use crate::timeline::{FeedPosition, SweepPlace, VersionRow, feed_key};
 use crate::ttl::{ItemTtl, Life, TtlPolicy};
 
 /// Rows that a leader looks at for one log entry, and their bytes.
@@ -55,7 +55,7 @@ impl IndexCursor<'_> {
             return Err(malformed(MalformedKey("it ends too early")));
         };
         let (value, number) = (EncodedRef::new(value), ItemNumber(u64::from_be_bytes(*number)));
-        let place = SweepPlace::in_row(place, number).map_err(malformed)?;
+        let place = SweepPlace::in_entry(place, number).map_err(malformed)?;
         let is_garbage = place.is_some_and(|place| self.swept.have_passed(place));
         Ok(Some(EntryRef { value, number, is_garbage }))
     }
@@ -185,8 +185,7 @@ impl PartitionView {
 
     /// The item with this number, dead or alive, and where it stands.
     pub fn item_numbered(&self, number: ItemNumber) -> Result<Option<(ItemKey, Item)>, Fault> {
-        let row = self.read.get(Table::Numbers, &self.keys.number(number))?;
-        let Some(key) = leads_to(row, number, &self.state().swept)? else { return Ok(None) };
+        let Some(key) = find(&*self.read, &self.spec, number)? else { return Ok(None) };
         let item = self.item(&key)?;
         let item = item.ok_or_else(|| Fault::corrupt("numbers", "a number without its item"))?;
         assert_eq!(item.stamp.number, number, "a number leads to its item");
@@ -279,15 +278,21 @@ impl PartitionView {
     }
 }
 
-/// The item that a row of `Table::Numbers` leads to, unless the row is garbage.
-pub(super) fn leads_to(
-    row: Option<Vec<u8>>,
+/// The key of the item with this number, dead or alive: as the feed has it where its first version stood, or, if
+/// that was replaced, as the numbers do.
+pub(super) fn find(
+    read: &dyn Read,
+    spec: &PartitionSpec,
     number: ItemNumber,
-    swept: &SweepCursors,
 ) -> Result<Option<ItemKey>, Fault> {
-    let Some(row) = row else { return Ok(None) };
-    let NumberRow { place, item } =
-        NumberRow::decode(&row, number).map_err(|error| Fault::corrupt("numbers", error))?;
-    let is_garbage = place.is_some_and(|place| swept.have_passed(place));
-    Ok((!is_garbage).then_some(item))
+    let first = feed_key(spec.group, FeedPosition::of_first(number));
+    if let Some(row) = read.get(Table::Feed, &first)? {
+        let VersionRow { stamp, item, .. } = VersionRow::decode(&row)?;
+        if stamp.number == number {
+            return Ok(Some(item));
+        }
+    }
+    let later = ContainerKeys::new(spec.container).number(number);
+    let item = read.get(Table::Numbers, &later)?.map(|item| ItemKey::from_bytes(&item));
+    item.transpose().map_err(|error| Fault::corrupt("numbers", error))
 }

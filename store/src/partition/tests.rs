@@ -247,7 +247,7 @@ fn a_write_to_an_item_named_by_its_number_touches_no_other_one() {
     let engine = MemoryEngine::new();
     let partition = partition(&engine);
     apply(&partition, 100, upsert(1, None));
-    let [number] = numbered(&partition, Table::Numbers)[..] else { panic!("one item") };
+    let [number] = stored_numbers(&partition)[..] else { panic!("one item") };
     let Command::Write(written) = upsert(1, None) else { panic!("a write") };
     let delete = |number| {
         let key = written[0].key.clone();
@@ -262,6 +262,65 @@ fn a_write_to_an_item_named_by_its_number_touches_no_other_one() {
     apply(&partition, 100, upsert(1, None));
     assert_eq!(delete(number), Err(Refusal::NotFound), "it has the same key, and is another item");
     assert_eq!(partition.state().items(), 1);
+}
+
+/// By the feed as long as it is the first version of its item, then by a row of its own.
+#[test]
+fn a_number_leads_to_its_item_wherever_that_goes() {
+    let partition = partition(&MemoryEngine::new());
+    let rows = || numbered(&partition, Table::Numbers);
+    let rename = |from: u64, to: u64| {
+        let [from, to] = [from, to].map(|id| writes(upsert(id, None)).remove(0));
+        let Action::Upsert(document) = to.action else { panic!("an upsert") };
+        let action = Action::Rename { to: to.key.clone(), document };
+        assert_eq!(write(&partition, &[ItemWrite { action, ..from }]), Ok(1));
+        to.key
+    };
+    let key = |id| writes(upsert(id, None)).remove(0).key;
+    let [first, other] = [0, 1].map(|id| writes(upsert(id, None)).remove(0));
+    assert_eq!(write(&partition, &[first.clone(), other]), Ok(2));
+    let number = ItemNumber::new(first.key.slot(), partition.state().lsn(), 0);
+    assert_eq!((partition.find(number).unwrap(), rows()), (Some(key(0)), vec![]));
+    let elsewhere = ItemNumber::new(first.key.slot(), partition.state().lsn(), 2);
+    assert_eq!(partition.find(elsewhere).unwrap(), None);
+    let of_another_slot = ItemNumber::new(!first.key.slot(), partition.state().lsn(), 0);
+    assert_eq!(partition.find(of_another_slot).unwrap(), None, "another item stands there");
+
+    for _ in 0..2 {
+        assert_eq!(write(&partition, std::slice::from_ref(&first)), Ok(1));
+        assert_eq!((partition.find(number).unwrap(), rows()), (Some(key(0)), vec![number]));
+        // Where the version that is there now stands no item was created.
+        let replaced_at = ItemNumber::new(first.key.slot(), partition.state().lsn(), 0);
+        assert_eq!(partition.find(replaced_at).unwrap(), None);
+    }
+    let moved = rename(0, 3);
+    assert_eq!((partition.find(number).unwrap(), rows()), (Some(moved.clone()), vec![number]));
+    assert_eq!(partition.snapshot().item_numbered(number).unwrap().unwrap().0, moved);
+
+    // A first version that goes elsewhere, too.
+    apply(&partition, 100, upsert(6, None));
+    let sixth = ItemNumber::new(key(6).slot(), partition.state().lsn(), 0);
+    let moved_at_once = rename(6, 0);
+    assert_eq!(partition.find(sixth).unwrap(), Some(moved_at_once));
+
+    for (key, number) in [(moved, number), (key(0), sixth)] {
+        let (action, precondition) = (Action::Delete, Precondition::IsItem(number));
+        assert_eq!(write(&partition, &[ItemWrite { key, precondition, action }]), Ok(1));
+        assert_eq!(partition.find(number).unwrap(), None);
+    }
+    assert_eq!(rows(), []);
+}
+
+#[test]
+fn an_entry_has_only_so_many_operations() {
+    let partition = partition(&MemoryEngine::new());
+    let all: Vec<_> = (0..=ItemNumber::OPERATIONS_MAX as u64)
+        .map(|id| writes(upsert(3 * id, None)).remove(0))
+        .collect();
+    let last = all.len() - 1;
+    assert_eq!(write(&partition, &all), Err((last, Refusal::TransactionTooLarge)));
+    assert_eq!(partition.state().items(), 0);
+    assert_eq!(write(&partition, &all[..last]), Ok(last));
 }
 
 #[test]
@@ -438,6 +497,15 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// The numbers of the items that are stored.
+fn stored_numbers(partition: &Partition) -> Vec<ItemNumber> {
+    let view = partition.snapshot();
+    let items = view.items(&view.keys().slots(Table::Items, SlotRange::ALL));
+    let mut numbers: Vec<_> = items.map(|item| item.unwrap().1.stamp.number).collect();
+    numbers.sort();
+    numbers
+}
+
 /// The item numbers at the ends of the keys of a table, as they lie in the engine.
 fn numbered(partition: &Partition, table: Table) -> Vec<ItemNumber> {
     let ranges = partition.ranges().into_iter().filter(|range| range.table == table);
@@ -492,19 +560,19 @@ proptest! {
         prop_assert_eq!(partition.state().items(), living as u64);
         let view = partition.snapshot();
         let kept = |table| view.kept_rows(&KeyRange::prefix(table, Vec::new())).unwrap();
-        let numbers = item_numbers(kept(Table::Numbers));
+        let numbers = stored_numbers(&partition);
         prop_assert_eq!(numbers.len(), living);
         prop_assert_eq!(kept(Table::Items).len(), living);
-        prop_assert_eq!(view.items(&view.keys().slots(Table::Items, SlotRange::ALL)).count(), living);
         // `id`, `_ts`, `one`, `few`
         let entered: Vec<_> = numbers.iter().flat_map(|number| [*number; 4]).collect();
         prop_assert_eq!(&item_numbers(partition.snapshot().index_rows().unwrap()), &entered);
         engine.flush().unwrap();
         prop_assert_eq!(numbered(&partition, Table::Index), entered);
         prop_assert_eq!(numbered(&partition, Table::Expiry), []);
-        for table in [Table::Items, Table::Numbers, Table::Feed] {
+        for table in [Table::Items, Table::Feed] {
             prop_assert_eq!(numbered(&partition, table).len(), living);
         }
+        prop_assert_eq!(numbered(&partition, Table::Numbers), [], "each was written once");
     }
 
     #[test]

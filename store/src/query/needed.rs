@@ -378,7 +378,7 @@ mod tests {
             ts: Seconds(1234),
             ttl: ItemTtl::Inherit,
             etag: Etag(99),
-            number: ItemNumber::new(3, 5),
+            number: ItemNumber::new(3, Lsn(5), 0),
             indexed_values: 2,
             tells_place: false,
         };

@@ -29,7 +29,7 @@ use ephemeris_store::partition_key::{KeyDefinition, KeyKind, PartitionKey, SlotR
 use ephemeris_store::patch::PatchRequest;
 use ephemeris_store::query::{ComputedProperties, Metric, PageLimits, Scope};
 use ephemeris_store::time::{ClockInterval, Millis, Seconds};
-use ephemeris_store::timeline::{FeedPosition, NumberRow, VersionRow, expiry_place};
+use ephemeris_store::timeline::{FeedPosition, VersionRow, expiry_place};
 use ephemeris_store::ttl::{Life, PolicyEpoch, TimeToLive, TtlPolicy, Vouchers};
 use goldenscript::{ArgumentConsumer, Command as Line, Context};
 use test_each_file::test_each_path;
@@ -308,7 +308,7 @@ impl Runner {
                 for ((label, id), written) in labels.iter().zip(written) {
                     let effect = format!("{:?}", written.effect).to_lowercase();
                     let (ts, charge) = (written.stamp.ts, written.charge);
-                    let number = written.stamp.number.count();
+                    let number = FeedPosition::of_first(written.stamp.number);
                     let inert = if written.has_inert_ttl { ", inert ttl" } else { "" };
                     writeln!(
                         text,
@@ -478,7 +478,7 @@ impl Runner {
             let (prefix, entry) = key.split_at(12);
             let (path, value, number) = indexing::describe_entry(entry)?;
             if wanted.is_empty() || wanted.contains(&path) {
-                let (generation, number) = (prefix[11], number.count());
+                let (generation, number) = (prefix[11], FeedPosition::of_first(number));
                 writeln!(text, "{generation} {path} = {value} → item {number}")?;
             }
         }
@@ -492,7 +492,7 @@ impl Runner {
         let mut entries = BTreeSet::new();
         for (key, item) in self.partition.snapshot().rows(&range)? {
             let (prefix, number) = key.split_last_chunk().ok_or("an entry ends with a number")?;
-            let number = ItemNumber(u64::from_be_bytes(*number)).count();
+            let number = FeedPosition::of_first(ItemNumber(u64::from_be_bytes(*number)));
             entries.insert((prefix[8], number, item_id(&ItemKey::from_bytes(&item)?)));
         }
         let line = |(of, number, id)| format!("key {of}: {id}, item {number}\n");
@@ -512,11 +512,7 @@ impl Runner {
                 .iter()
                 .map(|(key, value)| match range.table {
                     Table::Feed => Ok(item_id(&VersionRow::decode(value)?.item)),
-                    Table::Numbers => {
-                        let number = key.last_chunk().ok_or("a key ends with the number")?;
-                        let number = ItemNumber(u64::from_be_bytes(*number));
-                        Ok(item_id(&NumberRow::decode(value, number)?.item))
-                    }
+                    Table::Numbers => Ok(item_id(&ItemKey::from_bytes(value)?)),
                     Table::Items => Ok(item_id(&view.keys().item_of(key)?)),
                     Table::Expiry => {
                         let expiry = expiry_place(key)?.second;

@@ -123,7 +123,7 @@ fn generations(
 ) -> Result<BTreeMap<u32, BTreeSet<Entry>>, String> {
     let places: BTreeMap<u64, Vec<u8>> = items
         .iter()
-        .map(|item| (item.stamp.number.0, SweepPlace::in_rows_of(&item.stamp)))
+        .map(|item| (item.stamp.number.0, SweepPlace::in_entries_of(&item.stamp)))
         .collect();
     let rows = partition.snapshot().index_rows().expect("the engine in memory does not fail");
     let mut generations: BTreeMap<u32, BTreeSet<Entry>> = BTreeMap::new();

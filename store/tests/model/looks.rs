@@ -15,7 +15,7 @@ use ephemeris_store::query::{
 use ephemeris_store::time::{Millis, Seconds};
 use ephemeris_store::ttl::Life;
 
-use crate::naive::{Model, Version};
+use crate::naive::{Model, Number, Version};
 use crate::support::{Asking, NoPage};
 use crate::world::{World, serial};
 
@@ -176,16 +176,22 @@ pub(crate) fn expected_overdue(partition: &Partition, hi: u64) -> Lives {
 }
 
 /// The entries of the unique key: numbers and ids of the items they lead to.
-pub(crate) fn unique(partition: &Partition) -> Vec<(u64, u8)> {
+pub(crate) fn unique(partition: &Partition) -> Vec<(Number, u8)> {
     let ranges = Partition::ranges_of(partition.spec());
     let range = ranges.into_iter().find(|range| range.table == Table::Unique);
     let range = range.expect("unique keys are part of a partition");
     let rows = partition.snapshot().rows(&range).expect("the engine in memory does not fail");
     let entry = |(key, item): &(Vec<u8>, Vec<u8>)| {
         let number = u64::from_be_bytes(*key.last_chunk().expect("a number at its end"));
-        (ItemNumber(number).count(), id_of(&ItemKey::from_bytes(item).expect("a key")))
+        (self::number(ItemNumber(number)), id_of(&ItemKey::from_bytes(item).expect("a key")))
     };
     rows.iter().map(entry).collect()
+}
+
+/// The number as the model counts.
+pub(crate) fn number(number: ItemNumber) -> Number {
+    let (lsn, operation) = number.creation();
+    (lsn.0, operation)
 }
 
 /// Ids of the items with rows, dead or alive.

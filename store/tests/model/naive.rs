@@ -21,7 +21,8 @@ pub(crate) struct Model {
     pub(crate) default_ttl: Option<i64>,
     pub(crate) epoch: u64,
     jumped_to: Option<u64>,
-    created: u64,
+    /// How many entries there were.
+    entries: u64,
 }
 
 /// A version of an item.
@@ -31,7 +32,7 @@ pub(crate) struct Version {
     pub(crate) ts: u64,
     pub(crate) ttl: Option<i64>,
     pub(crate) serial: u64,
-    pub(crate) number: u64,
+    pub(crate) number: Number,
     /// What it has of the unique key.
     pub(crate) unique: u64,
     /// The first moment it saw, and the first that it did not, if it was deleted.
@@ -62,8 +63,11 @@ pub(crate) enum Refused {
     PatchFailed,
 }
 
+/// What an item is known by: the entry that created it, and the operation of that.
+pub(crate) type Number = (u64, u16);
+
 /// An effect, and the version it is about: stamp, serial, number of the item.
-pub(crate) type Answer = (Effect, u64, u64, u64);
+pub(crate) type Answer = (Effect, u64, u64, Number);
 
 /// The matrix: when a version expires under a container's `defaultTtl`.
 fn expiry(default_ttl: Option<i64>, version: &Version) -> Option<u64> {
@@ -93,6 +97,11 @@ impl Model {
         live
     }
 
+    /// True for a version that another one of its item came before.
+    pub(crate) fn is_later(&self, version: &Version) -> bool {
+        self.versions.iter().filter(|other| other.number == version.number).count() > 1
+    }
+
     /// The version that exists of an item.
     pub(crate) fn find(&self, id: u8) -> Option<&Version> {
         let last = self.versions.iter().rfind(|version| version.id == id)?;
@@ -117,6 +126,7 @@ impl Model {
 
     /// The first step of every entry.
     pub(crate) fn advance(&mut self, lo: u64, hi: u64, readings: &[u64]) {
+        self.entries += 1;
         let jumps = lo > self.clock + JUMP;
         let vouching = readings.iter().filter(|reading| **reading + VOUCH_SLACK >= lo).count();
         if !jumps || vouching * 2 > NODES {
@@ -160,19 +170,19 @@ impl Model {
     ) -> Result<Vec<Answer>, (usize, Refused)> {
         let before = self.clone();
         let mut answers = Vec::new();
-        for (at, (write, serial)) in writes.iter().zip(first_serial..).enumerate() {
-            match self.write_one(write, serial) {
+        for ((at, write), serial) in (0_u16..).zip(writes).zip(first_serial..) {
+            match self.write_one((self.entries - 1, at), write, serial) {
                 Ok(answer) => answers.push(answer),
                 Err(refused) => {
                     *self = before;
-                    return Err((at, refused));
+                    return Err((at.into(), refused));
                 }
             }
         }
         Ok(answers)
     }
 
-    fn write_one(&mut self, write: &Write, serial: u64) -> Result<Answer, Refused> {
+    fn write_one(&mut self, new: Number, write: &Write, serial: u64) -> Result<Answer, Refused> {
         let Write { id, operation, ttl, tag, condition } = *write;
         let unique = unique(tag, serial);
         match operation {
@@ -187,7 +197,7 @@ impl Model {
         }
         let Some(live) = self.find(id).cloned() else {
             return match operation {
-                Operation::Create | Operation::Upsert => self.create(id, ttl, serial, unique),
+                Operation::Create | Operation::Upsert => self.create(new, id, ttl, serial, unique),
                 Operation::Replace
                 | Operation::Rename(_)
                 | Operation::Patch
@@ -246,7 +256,7 @@ impl Model {
     }
 
     /// No two items that exist in one logical partition have the same.
-    fn check_unique(&self, id: u8, number: Option<u64>, unique: u64) -> Result<(), Refused> {
+    fn check_unique(&self, id: u8, number: Option<Number>, unique: u64) -> Result<(), Refused> {
         let is_taken = |other: &&Version| {
             other.id % KEYS == id % KEYS && Some(other.number) != number && other.unique == unique
         };
@@ -266,15 +276,15 @@ impl Model {
 
     fn create(
         &mut self,
+        number: Number,
         id: u8,
         ttl: Option<i64>,
         serial: u64,
         unique: u64,
     ) -> Result<Answer, Refused> {
         self.check_unique(id, None, unique)?;
-        self.created += 1;
-        self.store(id, ttl, serial, unique, self.created);
-        Ok((Effect::Created, self.last_ts, serial, self.created))
+        self.store(id, ttl, serial, unique, number);
+        Ok((Effect::Created, self.last_ts, serial, number))
     }
 
     fn replace(
@@ -290,7 +300,7 @@ impl Model {
         Ok((Effect::Replaced, self.last_ts, serial, live.number))
     }
 
-    fn store(&mut self, id: u8, ttl: Option<i64>, serial: u64, unique: u64, number: u64) {
+    fn store(&mut self, id: u8, ttl: Option<i64>, serial: u64, unique: u64, number: Number) {
         let (ts, since) = (self.last_ts, self.moments.len() - 1);
         let (deleted, cleared) = (None, false);
         let version = Version { id, ts, ttl, serial, number, unique, since, deleted, cleared };

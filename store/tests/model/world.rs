@@ -24,7 +24,8 @@ use ephemeris_store::ttl::{PolicyEpoch, TimeToLive, TtlPolicy, Vouchers};
 
 use crate::history::{Act, ClockMove, Condition, KEYS, Operation, Step, Which, Write};
 use crate::indexes::POLICIES;
-use crate::naive::{Answer, Effect, Model, NODES, Refused};
+use crate::looks;
+use crate::naive::{Answer, Effect, Model, NODES, Number, Refused};
 
 /// Where every history begins: closer to 1970 than a jump.
 const START: u64 = 1_000_000;
@@ -74,7 +75,7 @@ pub(crate) struct Index {
 pub(crate) type Reading = (ClockInterval, Option<Vouchers>);
 
 /// An answer as the model gives it; the serial only if a body was shown.
-pub(crate) type RealAnswer = (Effect, u64, Option<u64>, u64);
+pub(crate) type RealAnswer = (Effect, u64, Option<u64>, Number);
 
 /// Whose rows a sweep removes.
 #[derive(Clone, Copy, Debug)]
@@ -574,7 +575,7 @@ fn answer(written: &Written) -> RealAnswer {
         RealEffect::Read => Effect::Read,
         RealEffect::NotModified => Effect::NotModified,
     };
-    let number = written.stamp.number.count();
+    let number = looks::number(written.stamp.number);
     (effect, written.stamp.ts.0, written.body.as_deref().map(serial), number)
 }
 

@@ -7,7 +7,7 @@ use ephemeris_store::codec;
 use ephemeris_store::command::{Action, Command, ItemWrite, Precondition, Proposal};
 use ephemeris_store::document::DocumentRules;
 use ephemeris_store::engine::{MemoryEngine, Table};
-use ephemeris_store::ids::{ContainerNumber, DatabaseNumber, GroupId, ItemId};
+use ephemeris_store::ids::{ContainerNumber, DatabaseNumber, GroupId, ItemId, ItemNumber};
 use ephemeris_store::indexing::{self, IndexRules};
 use ephemeris_store::item::{ItemKey, LogicalPartition};
 use ephemeris_store::machine::{Entry, LogId, Machine as _};
@@ -76,8 +76,8 @@ impl World {
 
     fn indexed(world: Self, items: &[Value]) -> Self {
         for partition in &world.partitions {
-            Self::apply(partition, 0, world.policy(1));
-            world.fill(partition, items, 1);
+            Self::apply(partition, world.policy(1));
+            world.fill(partition, items);
         }
         world
     }
@@ -90,12 +90,12 @@ impl World {
         let limit = NonZeroU32::new(1000).expect("more than nothing");
         let sweep = Command::Sweep { limit, grace: Millis(0) };
         for partition in &world.partitions {
-            Self::apply(partition, 0, world.policy(1));
-            Self::apply(partition, 1, expiry.clone());
-            world.fill(partition, items, 2);
-            for index in 3.. {
+            Self::apply(partition, world.policy(1));
+            Self::apply(partition, expiry.clone());
+            world.fill(partition, items);
+            loop {
                 let left = partition.state().items();
-                Self::apply_at(SWEPT_AT, partition, index, sweep.clone());
+                Self::apply_at(SWEPT_AT, partition, sweep.clone());
                 if partition.state().items() == left {
                     break;
                 }
@@ -109,7 +109,7 @@ impl World {
     /// Tells the partitions the policy and the computed properties of now.
     pub(crate) fn change_policy(&self) {
         for partition in &self.partitions {
-            Self::apply_next(partition, self.policy(partition.index().epoch().0 + 1));
+            Self::apply(partition, self.policy(partition.index().epoch().0 + 1));
         }
     }
 
@@ -119,7 +119,7 @@ impl World {
         for partition in &self.partitions {
             while partition.index().is_building() {
                 let step = partition.snapshot().build_step(limit).expect("memory does not fail");
-                Self::apply_next(partition, Command::BuildIndex(step.expect("it is being built")));
+                Self::apply(partition, Command::BuildIndex(step.expect("it is being built")));
             }
         }
     }
@@ -135,7 +135,7 @@ impl World {
 
     fn filled(world: Self, items: &[Value]) -> Self {
         for partition in &world.partitions {
-            world.fill(partition, items, 0);
+            world.fill(partition, items);
         }
         world
     }
@@ -159,18 +159,19 @@ impl World {
         self
     }
 
-    fn apply(partition: &Partition, index: u64, command: Command) {
-        Self::apply_at(STORED_AT, partition, index, command);
+    fn apply(partition: &Partition, command: Command) {
+        Self::apply_at(STORED_AT, partition, command);
     }
 
-    fn apply_at(now: Millis, partition: &Partition, index: u64, command: Command) {
+    fn apply_at(now: Millis, partition: &Partition, command: Command) {
+        let index = partition.progress().applied.map_or(0, |applied| applied.index + 1);
         let now = ClockInterval::exact(now);
         let bytes = codec::encode(&Proposal { now, vouchers: None, command });
         let position = LogId { term: 1, index };
         partition.apply(position, Entry::Command(&bytes)).expect("memory does not fail");
     }
 
-    fn fill(&self, partition: &Partition, items: &[Value], index: u64) {
+    fn fill(&self, partition: &Partition, items: &[Value]) {
         let write = |(at, item): (usize, &Value)| {
             let mut item = item.clone();
             if item.get("id").is_none() {
@@ -188,8 +189,10 @@ impl World {
         };
         let slots = partition.spec().slots;
         let writes = items.iter().enumerate().map(write);
-        let command = Command::Write(writes.filter(|one| slots.contains(one.key.slot())).collect());
-        Self::apply(partition, index, command);
+        let writes: Vec<_> = writes.filter(|one| slots.contains(one.key.slot())).collect();
+        for some in writes.chunks(ItemNumber::OPERATIONS_MAX) {
+            Self::apply(partition, Command::Write(some.to_vec()));
+        }
     }
 
     /// Deletes what has this partition key; its rows stay.
@@ -199,12 +202,7 @@ impl World {
         let holds =
             |partition: &&Partition| partition.spec().slots.contains(logical_partition.slot());
         let partition = self.partitions.iter().find(holds).expect("every slot has a partition");
-        Self::apply_next(partition, Command::Clear(logical_partition.clone()));
-    }
-
-    fn apply_next(partition: &Partition, command: Command) {
-        let index = partition.progress().applied.map_or(0, |applied| applied.index + 1);
-        Self::apply(partition, index, command);
+        Self::apply(partition, Command::Clear(logical_partition.clone()));
     }
 
     /// Deletes the item with an id, wherever it is, if it is there.
@@ -223,7 +221,7 @@ impl World {
             let Some(key) = found else { continue };
             let delete =
                 ItemWrite { key, precondition: Precondition::None, action: Action::Delete };
-            Self::apply_next(partition, Command::Write(vec![delete]));
+            Self::apply(partition, Command::Write(vec![delete]));
         }
     }
 

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::ids::{ItemId, ItemNumber, PermissionNumber, ResourceId, UserNumber};
+use crate::ids::{ItemId, ItemNumber, Lsn, PermissionNumber, ResourceId, UserNumber};
 use crate::partition_key::PartitionKey;
 
 const DATABASE: DatabaseNumber = DatabaseNumber(1);
@@ -173,7 +173,7 @@ fn links_become_numbers_when_the_permission_is_made() {
     let mut f = Fixture::with_container();
     let user = f.new_user("u");
     let (database, container) = (ResourceId::Database(DATABASE), ResourceId::Container(CONTAINER));
-    let item = ItemNumber::new(7, 1);
+    let item = ItemNumber::new(7, Lsn(1), 0);
     let item_rid = ResourceId::item(CONTAINER, item);
     let named = |id: &str| ScopePart::ItemNamed(ItemId::try_from(id.to_string()).unwrap());
     for (name, (resource, part)) in (0..).zip([

@@ -71,7 +71,7 @@ impl Op {
                 Cow::Owned(regex_matches(&text.evaluate(row, run), regex, run))
             }
             Op::Call(function, args) => Cow::Owned(call(function, args, row, run)),
-            Op::DocumentId => Cow::Owned(Value::count(row.number().count())),
+            Op::DocumentId => Cow::Owned(Value::count(row.number().ordinal())),
             Op::Array(elements) => Cow::Owned(run.placed(array(elements, row, run))),
             Op::Object(members) => Cow::Owned(run.placed(object(members, row, run))),
             Op::Subquery(to, block) => Cow::Owned(subquery(*to, block, row, run)),
