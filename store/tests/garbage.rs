@@ -21,9 +21,10 @@ use ephemeris_store::ttl::{PolicyEpoch, TimeToLive, TtlPolicy};
 /// As many as must go before all is compacted for their sake.
 const MORTAL: u64 = 60_000;
 const LASTING: u64 = 1000;
-/// `id`, `pk` and `_ts`; and `ttl`.
-const ENTRIES: u64 = 3;
-const ENTRIES_OF_LASTING: u64 = 4;
+/// `id` and `pk`; and `ttl`.
+const ENTRIES: u64 = 2;
+const ENTRIES_OF_LASTING: u64 = 3;
+
 const STORED_AT: u64 = 1000;
 const LIFETIME: u32 = 60;
 const DUE: u64 = STORED_AT + LIFETIME as u64;

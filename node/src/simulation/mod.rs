@@ -260,7 +260,7 @@ fn check_rows(group: GroupId, replicas: &[Arc<LocalReplica>]) {
             Table::Unique if machine.unique_keys().is_empty() => 0,
             Table::Items | Table::Feed | Table::Unique => state.items(),
             Table::Numbers => later,
-            Table::Index => client::INDEX_ENTRIES * state.items(),
+            Table::Index => client::INDEX_ENTRIES * state.items() + later,
             // What happened is remembered for longer than a run takes.
             Table::History if state.remembers() => continue,
             Table::Expiry | Table::History | Table::Meta | Table::Catalog => 0,

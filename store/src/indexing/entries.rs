@@ -3,7 +3,7 @@
 //! 1. Every scalar, array and object at an indexed path is an entry of that path.
 //! 2. A path that the policy lists by itself has an entry in items without it, too.
 //! 3. A composite index has one entry in every item.
-//! 4. `id` and `_ts` are always indexed.
+//! 4. `id` and `_ts` are always indexed, the latter by the feed where an item was written once.
 //! 5. A shape at a path of a spatial index is an entry for each cell of space it may touch.
 //! 6. What is computed at a path of its own name stands in for what is stored there.
 //!
@@ -23,8 +23,6 @@ use crate::item::Stamp;
 use crate::json::Scalar;
 use crate::query::{ComputedProperties, Needed, Value, cells_of};
 use crate::timeline::SweepPlace;
-
-const TS: &str = "_ts";
 
 /// Rules made ready for walking.
 #[derive(Clone, Debug)]
@@ -120,7 +118,7 @@ impl Extractor {
         let mut operations = 0;
         let mut walk = Walk::new(self, changes, kind, generation, stamp);
         walk.enter(body)?;
-        walk.member(TS, Scalar::UInt(stamp.ts.0));
+        walk.stamp(stamp);
         if self.computed.names().next().is_some() {
             let item = Value::read_item(body, stamp, container, &self.needed);
             let item = item.map_err(|error| Fault::corrupt("items", error))?;
@@ -199,7 +197,7 @@ impl<'r> Walk<'r> {
         if !value.is_defined() || !self.reaches(place) {
             return;
         }
-        self.note(place, Kind::Inner, |key| key::put_value(key, value));
+        self.note(place, |key| key::put_value(key, value));
         let (rules, depth) = (&self.extractor.rules, self.key.len());
         match value {
             Value::Array(elements) => {
@@ -222,13 +220,16 @@ impl<'r> Walk<'r> {
         }
     }
 
-    /// A member of the item that does not stand in its body.
-    fn member(&mut self, name: &str, value: Scalar<'_>) {
-        let place = self.place_of(name);
-        let depth = self.key.len();
-        path::put_member(&mut self.key, name);
-        self.note(place, Kind::Always, |key| key::put_scalar(key, value));
-        self.key.truncate(depth);
+    /// Adds the entry of `_ts`, whatever the rules say, unless the feed stands for it.
+    fn stamp(&mut self, stamp: &Stamp) {
+        let put = |key: &mut Vec<u8>| key::put_ts(key, stamp.ts);
+        if !stamp.is_first() {
+            let depth = self.key.len();
+            path::put_member(&mut self.key, path::TS);
+            self.add(put);
+            self.key.truncate(depth);
+        }
+        self.see(self.place_of(path::TS), put);
     }
 
     /// Adds the entries of all shapes at these steps and below. Nobody asks for those in arrays.
@@ -271,11 +272,16 @@ impl<'r> Walk<'r> {
         self.extractor.rules.includes_value(place) || self.node(place).is_some_and(is_captured)
     }
 
-    /// Notes the value at a place, for everything that wants it.
-    fn note(&mut self, place: Place, kind: Kind, put: impl Fn(&mut Vec<u8>)) {
-        if kind == Kind::Always || self.extractor.rules.includes_value(place) {
+    /// Notes the value where the walk stands, for everything that wants it.
+    fn note(&mut self, place: Place, put: impl Fn(&mut Vec<u8>)) {
+        if self.extractor.rules.includes_value(place) {
             self.add(&put);
         }
+        self.see(place, put);
+    }
+
+    /// Notes a value for the listed paths and for composite indexes.
+    fn see(&mut self, place: Place, put: impl Fn(&mut Vec<u8>)) {
         let Some(node) = self.node(place) else { return };
         if let Some(listed) = node.listed {
             self.seen[listed] = true;
@@ -340,8 +346,6 @@ enum Kind {
     Root,
     /// A value inside it.
     Inner,
-    /// One that is indexed whatever the rules say.
-    Always,
 }
 
 /// A value about to be walked; the walk returns its hash, if somebody wants it.
@@ -354,7 +358,7 @@ struct Spot<'w, 'r> {
 
 impl Spot<'_, '_> {
     fn scalar(self, value: Scalar<'_>) -> u64 {
-        self.walk.note(self.place, self.kind, |key| key::put_scalar(key, value));
+        self.walk.note(self.place, |key| key::put_scalar(key, value));
         if self.hashed { hash::of_scalar(value) } else { 0 }
     }
 
@@ -365,7 +369,7 @@ impl Spot<'_, '_> {
 
     fn container(self, rank: u8, hash: u64) -> u64 {
         if self.kind != Kind::Root {
-            self.walk.note(self.place, self.kind, |key| key::put_container(key, rank, hash));
+            self.walk.note(self.place, |key| key::put_container(key, rank, hash));
         }
         hash
     }

@@ -17,6 +17,7 @@ use super::hash;
 use crate::json::Scalar;
 use crate::keycode::{self, END, ESCAPE, ESCAPED_ZERO, KeyReader, MalformedKey};
 use crate::query::{Number, Value};
+use crate::time::Seconds;
 
 /// Text is kept up to the character that reaches so many bytes; the rest of a longer one is only
 /// hashed. Where it is cut depends on what is kept alone, or a cut could change the order.
@@ -244,6 +245,10 @@ pub(super) fn put_value(key: &mut Vec<u8>, value: &Value) {
 }
 
 /// Appends a scalar of a document.
+pub(crate) fn put_ts(key: &mut Vec<u8>, ts: Seconds) {
+    put_scalar(key, Scalar::UInt(ts.0));
+}
+
 pub(super) fn put_scalar(key: &mut Vec<u8>, scalar: Scalar<'_>) {
     match scalar {
         Scalar::Null => key.push(NULL),

@@ -24,6 +24,7 @@ mod unique;
 
 pub(crate) use changes::{ChangeKind, EntryChanges};
 pub use describe::describe_entry;
+pub(crate) use key::put_ts;
 pub use key::{Component, EncodedRef, EncodedValue, TEXT_BYTES_KEPT};
 pub use path::{Decoded, IndexPath, PATH_BYTES_MAX, Step};
 pub use pattern::InvalidPath;

@@ -12,6 +12,9 @@ use crate::query::Value;
 /// cost more in keys than the item has in its body.
 pub const PATH_BYTES_MAX: usize = 255;
 
+/// The time of the last write.
+pub(super) const TS: &str = "_ts";
+
 /// One step from a value to one inside it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Step {
@@ -87,6 +90,11 @@ impl IndexPath {
         }
         put_end(&mut bytes);
         Some(Self { bytes, descending: vec![false] })
+    }
+
+    /// That of `_ts`. Only items that were written again have an entry of it; the feed stands for all others.
+    pub(crate) fn ts() -> Self {
+        Self::new(&[TS.into()]).expect("a short path")
     }
 
     /// The paths of a composite index; none if one of them is too long.

@@ -7,6 +7,7 @@
 
 mod apply;
 mod backlog;
+mod by_ts;
 mod cleared;
 mod cursors;
 mod due;

@@ -2,10 +2,11 @@
 
 use std::ops::ControlFlow;
 
+use super::by_ts::ByTs;
 use super::{PartitionSpec, PartitionView, SweepCursors};
 use crate::engine::{Cursor, Direction, Fault, KeyRange, Read, Table};
 use crate::ids::ItemNumber;
-use crate::indexing::{EncodedRef, EncodedValue, IndexRange, IndexState};
+use crate::indexing::{EncodedRef, EncodedValue, IndexPath, IndexRange, IndexState};
 use crate::item::{ContainerKeys, Item, ItemKey, Stamp};
 use crate::keycode::MalformedKey;
 use crate::time::{Millis, Seconds};
@@ -27,11 +28,16 @@ pub struct IndexEntry {
 
 /// Steps through entries of one path.
 pub struct IndexCursor<'v> {
-    rows: Box<dyn Cursor + 'v>,
+    entries: Entries<'v>,
     /// Where the value begins in each key.
     value_at: usize,
-    /// How far the partition is swept.
-    swept: SweepCursors,
+}
+
+enum Entries<'v> {
+    /// Rows of `Table::Index`, and how far the partition is swept.
+    Stored(Box<dyn Cursor + 'v>, SweepCursors),
+    /// Those of `_ts`.
+    ByTs(Box<ByTs<'v>>),
 }
 
 /// An entry of an index.
@@ -41,22 +47,40 @@ pub struct EntryRef<'a> {
     pub value: EncodedRef<'a>,
     /// The item that has it.
     pub number: ItemNumber,
-    /// True if that was swept, and is no more: to be passed over.
+    /// True if that was swept, and is no more, or there never was one: to be passed over.
     pub is_garbage: bool,
+}
+
+impl Entries<'_> {
+    /// The key of the next entry, and whether it is to be passed over.
+    fn next_key(&mut self) -> Result<Option<(&[u8], bool)>, Fault> {
+        let (rows, swept) = match self {
+            Entries::Stored(rows, swept) => (rows, swept),
+            Entries::ByTs(by_ts) => return by_ts.next_key(),
+        };
+        let Some((key, place)) = rows.next_row()? else { return Ok(None) };
+        let place = SweepPlace::in_entry(place, number_in(key)?);
+        let place = place.map_err(|error| Fault::corrupt("index", error))?;
+        Ok(Some((key, place.is_some_and(|place| swept.have_passed(place)))))
+    }
+}
+
+/// The item's number, at the end of an entry's key.
+fn number_in(key: &[u8]) -> Result<ItemNumber, Fault> {
+    let number = key.last_chunk().ok_or(MalformedKey("it ends too early"));
+    let number = number.map_err(|error| Fault::corrupt("index", error))?;
+    Ok(ItemNumber(u64::from_be_bytes(*number)))
 }
 
 impl IndexCursor<'_> {
     /// The next entry; none behind the last.
     pub fn next_entry(&mut self) -> Result<Option<EntryRef<'_>>, Fault> {
-        let malformed = |error| Fault::corrupt("index", error);
-        let Some((key, place)) = self.rows.next_row()? else { return Ok(None) };
+        let Some((key, is_garbage)) = self.entries.next_key()? else { return Ok(None) };
         let rest = key.get(self.value_at..).and_then(|rest| rest.split_last_chunk());
         let Some((value, number)) = rest else {
-            return Err(malformed(MalformedKey("it ends too early")));
+            return Err(Fault::corrupt("index", MalformedKey("it ends too early")));
         };
         let (value, number) = (EncodedRef::new(value), ItemNumber(u64::from_be_bytes(*number)));
-        let place = SweepPlace::in_entry(place, number).map_err(malformed)?;
-        let is_garbage = place.is_some_and(|place| self.swept.have_passed(place));
         Ok(Some(EntryRef { value, number, is_garbage }))
     }
 }
@@ -153,12 +177,14 @@ impl PartitionView {
                 Direction::Backward => rows = rows.before(key),
             }
         }
-        let value_at = prefix.len() + range.path().as_bytes().len();
-        IndexCursor {
-            rows: self.read.cursor(&rows, direction),
-            value_at,
-            swept: self.state().swept,
-        }
+        let path = [&prefix[..], range.path().as_bytes()].concat();
+        let value_at = path.len();
+        let entries = if *range.path() == IndexPath::ts() {
+            Entries::ByTs(Box::new(ByTs::new(self, rows, path, direction)))
+        } else {
+            Entries::Stored(self.read.cursor(&rows, direction), self.state().swept)
+        };
+        IndexCursor { entries, value_at }
     }
 
     /// The entries of `index_cursor`, copied; none in the place of garbage.

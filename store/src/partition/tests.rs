@@ -25,13 +25,13 @@ use crate::snapshot::{ChunkRow, Exporter, Received};
 use crate::time::{ClockInterval, Millis, Seconds};
 use crate::ttl::{ItemTtl, PolicyEpoch, TimeToLive, TtlField, TtlPolicy, Vouchers};
 
-fn partition(engine: &MemoryEngine) -> Partition {
+pub(super) fn partition(engine: &MemoryEngine) -> Partition {
     let container = ContainerNumber { database: DatabaseNumber(1), number: 1 };
     let spec = PartitionSpec { group: GroupId(1), container, slots: SlotRange::ALL };
     Partition::open(Arc::new(engine.clone()), spec).unwrap()
 }
 
-fn apply(partition: &Partition, second: u64, command: Command) -> CommandEffect {
+pub(super) fn apply(partition: &Partition, second: u64, command: Command) -> CommandEffect {
     let now = ClockInterval::exact(Seconds(second).start());
     let vouchers = Some(Vouchers { readings: vec![now.lo()], nodes: 1 });
     let bytes = codec::encode(&Proposal { now, vouchers, command });
@@ -43,7 +43,7 @@ fn upsert(id: u64, ttl: Option<i64>) -> Command {
     upsert_body(id, ttl, b"{}", 0)
 }
 
-fn upsert_body(id: u64, ttl: Option<i64>, body: &[u8], indexed_values: u32) -> Command {
+pub(super) fn upsert_body(id: u64, ttl: Option<i64>, body: &[u8], indexed_values: u32) -> Command {
     let definition = KeyDefinition { kind: KeyKind::HashV2, paths: vec![vec!["pk".into()]] };
     let value = PartitionKey::parse(&format!("[{}]", id % 3)).unwrap();
     let id = ItemId::try_from(format!("i{id}")).unwrap();
@@ -55,7 +55,7 @@ fn upsert_body(id: u64, ttl: Option<i64>, body: &[u8], indexed_values: u32) -> C
     Command::Write(vec![ItemWrite { key, precondition: Precondition::None, action }])
 }
 
-fn policy(default: Option<i64>) -> TtlPolicy {
+pub(super) fn policy(default: Option<i64>) -> TtlPolicy {
     TtlPolicy::from_default_ttl(default.map(|ttl| TimeToLive::from_seconds(ttl).unwrap()))
 }
 
@@ -82,7 +82,7 @@ fn write(partition: &Partition, writes: &[ItemWrite]) -> Result<usize, (usize, R
     result.map(|written| written.len()).map_err(refused)
 }
 
-fn writes(command: Command) -> Vec<ItemWrite> {
+pub(super) fn writes(command: Command) -> Vec<ItemWrite> {
     let Command::Write(writes) = command else { panic!("{command:?}") };
     writes
 }
@@ -370,7 +370,7 @@ fn a_step_of_a_build_that_comes_late_does_no_harm() {
     }
     let (items, more) = build(&partition, last.clone());
     assert!((3..=7).contains(&items) && !more, "{items}");
-    assert_eq!(partition.snapshot().index_rows().unwrap().len(), 9 * 3, "of /id, /pk and /_ts");
+    assert_eq!(partition.snapshot().index_rows().unwrap().len(), 9 * 2, "of /id and /pk");
     assert_eq!(build(&partition, last), (0, false));
     assert_eq!(partition.snapshot().build_step(NonZeroU32::MIN).unwrap(), None);
 }
@@ -563,8 +563,8 @@ proptest! {
         let numbers = stored_numbers(&partition);
         prop_assert_eq!(numbers.len(), living);
         prop_assert_eq!(kept(Table::Items).len(), living);
-        // `id`, `_ts`, `one`, `few`
-        let entered: Vec<_> = numbers.iter().flat_map(|number| [*number; 4]).collect();
+        // `id`, `one`, `few`
+        let entered: Vec<_> = numbers.iter().flat_map(|number| [*number; 3]).collect();
         prop_assert_eq!(&item_numbers(partition.snapshot().index_rows().unwrap()), &entered);
         engine.flush().unwrap();
         prop_assert_eq!(numbered(&partition, Table::Index), entered);

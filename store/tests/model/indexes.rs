@@ -66,7 +66,8 @@ impl Policy {
         IndexRules::new(&policy).expect("it compiles")
     }
 
-    /// The entries of these items, `id` and `_ts` included unless there are none at all.
+    /// The entries of these items, `id` and `_ts` included unless there are none at all, the latter as long as the feed
+    /// does not stand for it.
     fn entries(&self, items: &[Item]) -> BTreeSet<Entry> {
         let mut entries = BTreeSet::new();
         for item in items {
@@ -74,7 +75,10 @@ impl Policy {
             body["_ts"] = item.stamp.ts.0.into();
             let mut values = (self.entries)(&body);
             if !self.rules().is_empty() {
-                values.extend([("/id", shown(&body["id"])), ("/_ts", shown(&body["_ts"]))]);
+                values.push(("/id", shown(&body["id"])));
+                if !item.stamp.is_first() {
+                    values.push(("/_ts", shown(&body["_ts"])));
+                }
             }
             let number = item.stamp.number.0;
             entries.extend(values.into_iter().map(|(path, value)| (path.into(), value, number)));

@@ -36,7 +36,11 @@ fn item(body: &str) -> Item {
 }
 
 fn keys(rules: &IndexRules, body: &Json) -> BTreeSet<Vec<u8>> {
-    let (mut changes, item) = (EntryChanges::default(), item(&body.to_string()));
+    keys_of(rules, &item(&body.to_string()))
+}
+
+fn keys_of(rules: &IndexRules, item: &Item) -> BTreeSet<Vec<u8>> {
+    let mut changes = EntryChanges::default();
     let version = (CONTAINER, &item.stamp, &item.body[..]);
     let extractor = Extractor::new(rules);
     extractor.change(&mut changes, ChangeKind::Put, &GENERATION, version).unwrap();
@@ -47,13 +51,17 @@ fn keys(rules: &IndexRules, body: &Json) -> BTreeSet<Vec<u8>> {
 
 /// The entries of a body by what they describe.
 fn described(rules: &IndexRules, body: &Json) -> Vec<String> {
+    described_of(rules, &item(&body.to_string()))
+}
+
+fn described_of(rules: &IndexRules, item: &Item) -> Vec<String> {
     let describe = |key: Vec<u8>| {
         let entry = key.strip_prefix(&GENERATION[..]).unwrap();
         let (path, value, number) = crate::indexing::describe_entry(entry).unwrap();
-        assert_eq!(number, NUMBER);
+        assert_eq!(number, item.stamp.number);
         format!("{path}={value}")
     };
-    keys(rules, body).into_iter().map(describe).collect()
+    keys_of(rules, item).into_iter().map(describe).collect()
 }
 
 fn key(path: &IndexPath, values: &[Value]) -> Vec<u8> {
@@ -86,7 +94,7 @@ fn all_values(steps: &[Step], value: &Value, found: &mut Vec<(Vec<Step>, Value)>
 fn expected(rules: &IndexRules, body: &Value) -> BTreeSet<Vec<u8>> {
     let mut values = Vec::new();
     all_values(&[], body, &mut values);
-    values.push((vec![Step::from(TS)], Value::Number(crate::query::Number::Int(1000))));
+    values.push((vec![Step::from(path::TS)], Value::Number(crate::query::Number::Int(1000))));
     let mut expected = BTreeSet::new();
     for (steps, value) in &values {
         let path = IndexPath::new(steps).filter(|_| rules.includes(steps));
@@ -171,6 +179,21 @@ proptest! {
         let value = Value::from_json(body.to_string().as_bytes()).unwrap();
         prop_assert_eq!(keys(&rules, &body), expected(&rules, &value), "{}", policy);
     }
+}
+
+#[test]
+fn the_feed_stands_for_the_stamp_of_an_item_that_was_written_once() {
+    let policy = json!({
+        "includedPaths": [{ "path": "/_ts/?" }, { "path": "/v/?" }],
+        "excludedPaths": [{ "path": "/*" }],
+        "compositeIndexes": [[{ "path": "/v" }, { "path": "/_ts", "order": "descending" }]],
+    });
+    let later = item(r#"{"id":"a","v":2}"#);
+    let number = ItemNumber::new(3, later.stamp.lsn, later.stamp.operation);
+    let first = Item { stamp: Stamp { number, ..later.stamp }, ..later.clone() };
+    let others = ["/id=\"a\"", "/v=2", "/v, /_ts DESC=2, 1000"];
+    assert_eq!(described_of(&rules(&policy), &first), others);
+    assert_eq!(described_of(&rules(&policy), &later), [&["/_ts=1000"], &others[..]].concat());
 }
 
 #[test]

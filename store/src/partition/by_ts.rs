@@ -1,0 +1,197 @@
+//! The entries of `_ts`.
+//!
+//! Stamps never go back, so the feed is in the order of `_ts` already. An item that was written once stands in it where
+//! its number says, and so in the order that entries have: by value, then by number. It has no entry of its own. One
+//! that was written again has, because it stands in the feed where it was written last.
+
+use super::PartitionView;
+use crate::engine::{Cursor, Direction, Fault, KeyRange, Table};
+use crate::ids::{ItemNumber, Lsn};
+use crate::indexing;
+use crate::item::Stamp;
+use crate::time::Seconds;
+use crate::timeline::{FeedPosition, feed_key};
+
+/// Steps through entries of `_ts`, those that are stored and those that the feed stands for.
+pub(super) struct ByTs<'v> {
+    stored: Head<Box<dyn Cursor + 'v>>,
+    feed: Head<Feed<'v>>,
+    direction: Direction,
+}
+
+impl<'v> ByTs<'v> {
+    /// The entries with keys in this range, which all begin with a generation and the path.
+    pub(super) fn new(
+        view: &'v PartitionView,
+        entries: KeyRange,
+        path: Vec<u8>,
+        direction: Direction,
+    ) -> Self {
+        let stored = Head::new(view.read.cursor(&entries, direction));
+        let feed = Feed { view, entries, path, direction, rows: None };
+        Self { stored, feed: Head::new(feed), direction }
+    }
+
+    /// The key of the next entry, and whether it is to be passed over: so is what the feed has in the place of an item
+    /// that was written again.
+    pub(super) fn next_key(&mut self) -> Result<Option<(&[u8], bool)>, Fault> {
+        self.stored.fill(|rows| {
+            let row = rows.next_row()?;
+            Ok(row.map(|(key, _)| (key.to_vec(), false)))
+        })?;
+        self.feed.fill(Feed::next_key)?;
+        let feed_is_next = match (self.stored.key(), self.feed.key()) {
+            (Some(stored), Some(fed)) => (fed < stored) == (self.direction == Direction::Forward),
+            (_, fed) => fed.is_some(),
+        };
+        let next = if feed_is_next { self.feed.take() } else { self.stored.take() };
+        Ok(next.map(|(key, is_passed_over)| (key.as_slice(), *is_passed_over)))
+    }
+}
+
+/// A source of keys in order, and the next of them.
+struct Head<S> {
+    source: S,
+    next: Option<(Vec<u8>, bool)>,
+    /// True if that was taken, or none was looked for.
+    is_taken: bool,
+}
+
+impl<S> Head<S> {
+    fn new(source: S) -> Self {
+        Self { source, next: None, is_taken: true }
+    }
+
+    /// Sees to it that the next key is there, if there is one.
+    fn fill(
+        &mut self,
+        next: impl FnOnce(&mut S) -> Result<Option<(Vec<u8>, bool)>, Fault>,
+    ) -> Result<(), Fault> {
+        if std::mem::take(&mut self.is_taken) {
+            self.next = next(&mut self.source)?;
+        }
+        Ok(())
+    }
+
+    fn key(&self) -> Option<&[u8]> {
+        self.next.as_ref().map(|(key, _)| key.as_slice())
+    }
+
+    fn take(&mut self) -> Option<&(Vec<u8>, bool)> {
+        // A source that has ended is not asked again.
+        self.is_taken = self.next.is_some();
+        self.next.as_ref()
+    }
+}
+
+/// The writes of a feed in the form of entries.
+struct Feed<'v> {
+    view: &'v PartitionView,
+    /// The keys of entries inside.
+    entries: KeyRange,
+    /// What they all begin with.
+    path: Vec<u8>,
+    direction: Direction,
+    /// None until the first was asked for.
+    rows: Option<Box<dyn Cursor + 'v>>,
+}
+
+impl Feed<'_> {
+    /// The key of the next entry, and true if there is none, because the item was written again.
+    fn next_key(&mut self) -> Result<Option<(Vec<u8>, bool)>, Fault> {
+        if self.rows.is_none() {
+            self.rows = Some(self.view.read.cursor(&self.rows_from_the_start()?, self.direction));
+        }
+        while let Some((_, row)) = self.rows.as_mut().expect("just opened").next_row()? {
+            let stamp = Stamp::decode(row)?;
+            let key = self.key_of(&stamp);
+            if self.entries.contains(&key) {
+                return Ok(Some((key, !stamp.is_first())));
+            }
+            let is_behind = match self.direction {
+                Direction::Forward => key >= self.entries.start,
+                Direction::Backward => key < self.entries.start,
+            };
+            if is_behind {
+                break;
+            }
+        }
+        Ok(None)
+    }
+
+    /// The key of the entry for an item that this write created, or would have: writes are in the order of these.
+    fn key_of(&self, stamp: &Stamp) -> Vec<u8> {
+        let number = ItemNumber::new(stamp.number.slot(), stamp.lsn, stamp.operation);
+        self.key(stamp.ts, number)
+    }
+
+    fn key(&self, ts: Seconds, number: ItemNumber) -> Vec<u8> {
+        let mut key = self.path.clone();
+        indexing::put_ts(&mut key, ts);
+        key.extend_from_slice(&number.0.to_be_bytes());
+        key
+    }
+
+    /// The rows of the feed, without most of those before the first one inside.
+    fn rows_from_the_start(&self) -> Result<KeyRange, Fault> {
+        let group = self.view.spec.group;
+        let feed = KeyRange::prefix(Table::Feed, group.0.to_be_bytes().to_vec());
+        let at = |lsn| feed_key(group, FeedPosition { lsn: Lsn(lsn), operation: 0 });
+        Ok(match (self.direction, &self.entries.end) {
+            // A bound may lie between two writes of the log entry before.
+            (Direction::Forward, _) => {
+                feed.from(at(self.first_behind(&self.entries.start)?.saturating_sub(1)))
+            }
+            (Direction::Backward, Some(end)) => feed.before(at(self.first_behind(end)?)),
+            (Direction::Backward, None) => feed,
+        })
+    }
+
+    /// The first log entry from which on no entry begins before this key: all that stand before it do. Mostly what is
+    /// asked for is recent, so it is looked for from the end on.
+    fn first_behind(&self, bound: &[u8]) -> Result<u64, Fault> {
+        if bound <= &self.key(Seconds(0), ItemNumber(0))[..] {
+            return Ok(0);
+        }
+        let end = self.view.state().lsn().0 + 1;
+        if bound > &self.key(Seconds(u64::MAX), ItemNumber::MAX)[..] {
+            return Ok(end);
+        }
+        let is_before = |at| -> Result<Option<Lsn>, Fault> {
+            let write = self.first_write(at)?;
+            Ok(write.filter(|stamp| &self.key_of(stamp)[..] < bound).map(|stamp| stamp.lsn))
+        };
+        let (mut from, mut until) = (0, end);
+        for step in (0..u64::BITS).map(|doublings| 1 << doublings) {
+            let at = until.saturating_sub(step);
+            if let Some(Lsn(lsn)) = is_before(at)? {
+                from = lsn + 1;
+                break;
+            }
+            until = at;
+            if at == 0 {
+                break;
+            }
+        }
+        while from < until {
+            let middle = from + (until - from) / 2;
+            match is_before(middle)? {
+                Some(Lsn(lsn)) => from = lsn + 1,
+                None => until = middle,
+            }
+        }
+        Ok(until)
+    }
+
+    /// The first write at or behind this log entry that is the last one of its item.
+    fn first_write(&self, lsn: u64) -> Result<Option<Stamp>, Fault> {
+        let group = self.view.spec.group;
+        let feed = KeyRange::prefix(Table::Feed, group.0.to_be_bytes().to_vec());
+        let feed = feed.from(feed_key(group, FeedPosition { lsn: Lsn(lsn), operation: 0 }));
+        let mut rows = self.view.read.cursor(&feed, Direction::Forward);
+        rows.next_row()?.map(|(_, row)| Stamp::decode(row)).transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests;
