@@ -112,8 +112,6 @@ pub(crate) struct Probed {
 pub(crate) struct NodeDescription {
     /// The node.
     pub(crate) node: NodeId,
-    /// Where clients reach it.
-    pub(crate) url: String,
     /// Version of the program.
     pub(crate) version: String,
     /// Its clock; none of a node alone.
@@ -154,8 +152,6 @@ pub(crate) struct ReplicaDescription {
     pub(crate) voters: BTreeSet<ReplicaId>,
     /// True while it changes from other voters to these, and needs a majority of either.
     pub(crate) is_joint: bool,
-    /// Replicas that only follow.
-    pub(crate) learners: BTreeSet<ReplicaId>,
     /// Why it has stopped, if it has.
     pub(crate) stopped: Option<String>,
 }

@@ -136,7 +136,7 @@ impl CheckQuorum {
         // One that lacks entries does not win, so how far its log reaches does not matter here. openraft's
         // own transfer would end this leader's work, too, though perhaps nobody hears of it.
         let request = Request::TransferLeader { from, to, last: None };
-        let envelope = Envelope { group: self.group, from: self.me, to, request };
+        let envelope = Envelope { group: self.group, to, request };
         // There may be no answer, and it makes no difference.
         let message = Message::Replica(envelope).encode();
         let _ = self.transport.call(to.node, Lane::Control, message, self.every).await;

@@ -302,7 +302,6 @@ impl<M: Machine> Group<M> {
         let network = Network {
             transport: transport.clone(),
             group,
-            me: replica,
             machine: machine.clone(),
             executor: storage.executor,
             offers: offers.clone(),

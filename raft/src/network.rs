@@ -51,7 +51,6 @@ const APPEND_DEADLINE_MIN: Duration = Duration::from_secs(2);
 pub(crate) struct Network<M> {
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) group: GroupId,
-    pub(crate) me: ReplicaId,
     pub(crate) machine: Arc<M>,
     pub(crate) executor: Executor,
     pub(crate) offers: Offers,
@@ -80,7 +79,6 @@ impl GivenUp {
 pub(crate) struct Peer<M> {
     transport: Arc<dyn Transport>,
     group: GroupId,
-    me: ReplicaId,
     target: ReplicaId,
     lane: Lane,
     machine: Arc<M>,
@@ -96,7 +94,6 @@ impl<M: Machine> Network<M> {
         Peer {
             transport: self.transport.clone(),
             group: self.group,
-            me: self.me,
             target,
             lane,
             machine: self.machine.clone(),
@@ -181,7 +178,7 @@ impl<M: Machine> Peer<M> {
         request: Request,
         deadline: Duration,
     ) -> impl Future<Output = Result<Response, CallError>> + Send + use<M> {
-        let envelope = Envelope { group: self.group, from: self.me, to: self.target, request };
+        let envelope = Envelope { group: self.group, to: self.target, request };
         let node = self.target.node;
         let message = Message::Replica(envelope).encode();
         let answering = self.transport.call(node, lane, message, deadline);

@@ -19,11 +19,7 @@ pub type Handling = Pin<Box<dyn Future<Output = Result<Bytes, String>> + Send>>;
 /// A group that takes requests.
 pub(crate) trait Inbound: Send + Sync + 'static {
     fn replica(&self) -> ReplicaId;
-    fn handle(
-        &self,
-        from: ReplicaId,
-        request: Request,
-    ) -> Pin<Box<dyn Future<Output = Response> + Send>>;
+    fn handle(&self, request: Request) -> Pin<Box<dyn Future<Output = Response> + Send>>;
     /// Lets the replica rest or tick as it should; returns what its followers are to agree with.
     fn look(&self, now: Instant) -> Vec<Quiet>;
     /// Whether the replica sees its group as its leader does; then it rests.
@@ -88,7 +84,7 @@ impl Router {
         }
     }
 
-    fn deliver(&self, Envelope { group, from, to, request }: Envelope) -> Handling {
+    fn deliver(&self, Envelope { group, to, request }: Envelope) -> Handling {
         match self.group(group) {
             None => Box::pin(async move { Err(format!("group {group} is not here")) }),
             Some(inbound) if inbound.replica() != to => {
@@ -96,7 +92,7 @@ impl Router {
                 Box::pin(async move { Err(format!("replica {here} is here, not {to}")) })
             }
             Some(inbound) => {
-                let handling = inbound.handle(from, request);
+                let handling = inbound.handle(request);
                 Box::pin(async move { Ok(handling.await.encode()) })
             }
         }

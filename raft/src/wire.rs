@@ -56,7 +56,6 @@ pub(crate) struct Quiet {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Envelope {
     pub(crate) group: GroupId,
-    pub(crate) from: ReplicaId,
     pub(crate) to: ReplicaId,
     pub(crate) request: Request,
 }
@@ -181,7 +180,7 @@ mod tests {
             Request::SnapshotChunk { position: last, received: received(), bytes: Bytes::new() },
             Request::SnapshotInstall { vote, progress: progress() },
         ];
-        let replica = |request| Message::Replica(Envelope { group, from, to, request });
+        let replica = |request| Message::Replica(Envelope { group, to, request });
         let others = [
             Message::Quiet(vec![Quiet { group, to, vote, last: Some(8) }]),
             Message::Confirm(Confirm { group, to, vote }),
@@ -209,13 +208,13 @@ mod tests {
     }
 
     const PINNED: [&str; 21] = [
-        "010009010203040005060101070803070900070901016d070902016300",
-        "010009010203040105060101070801",
-        "0100090102030402050601010708",
-        "01000901020304030506010304010708",
-        "010009010203040401070800",
-        "010009010203040501070801000000",
-        "010009010203040605060101070800",
+        "01000903040005060101070803070900070901016d070902016300",
+        "01000903040105060101070801",
+        "010009030402050601010708",
+        "0100090304030506010304010708",
+        "01000903040401070800",
+        "01000903040501070801000000",
+        "01000903040605060101070800",
         "0101010903040506010108",
         "0102090304050601",
         "01030901020304050601",

@@ -93,8 +93,6 @@ pub struct QueryWork {
     pub bytes_loaded: u64,
     /// Rows sent.
     pub rows: u64,
-    /// Bytes of rows sent.
-    pub row_bytes: u64,
     /// Distinct index values passed by scans of a whole index.
     pub values_scanned: u64,
     /// Tuples that JOIN made of items.

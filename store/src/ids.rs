@@ -132,10 +132,16 @@ impl ItemNumber {
 
     /// The item in `slot` that this operation of a log entry creates.
     pub fn new(slot: u8, lsn: Lsn, operation: u16) -> Self {
-        assert!(lsn.0 < 1 << ITEM_LSN_BITS, "a log never has 2^45 entries");
-        assert!(usize::from(operation) < Self::OPERATIONS_MAX, "an entry has few operations");
+        Self::checked(slot, lsn, operation)
+            .expect("a log has less than 2^45 entries of few operations")
+    }
+
+    /// The same of what somebody says; none if no log entry is or has that.
+    pub(crate) fn checked(slot: u8, lsn: Lsn, operation: u16) -> Option<Self> {
+        let is_possible =
+            lsn.0 < 1 << ITEM_LSN_BITS && usize::from(operation) < Self::OPERATIONS_MAX;
         let ordinal = (lsn.0 << ITEM_OPERATION_BITS) | u64::from(operation);
-        Self((ordinal << u8::BITS) | u64::from(slot))
+        is_possible.then_some(Self((ordinal << u8::BITS) | u64::from(slot)))
     }
 
     /// The slot of the hash space the item lives in.

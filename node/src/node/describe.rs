@@ -108,7 +108,6 @@ impl Node {
         replicas.sort_by_key(|replica| replica.group);
         NodeDescription {
             node: self.node_id(),
-            url: self.inner.url.clone(),
             version: env!("CARGO_PKG_VERSION").to_string(),
             clock: self.inner.quorum.as_ref().and_then(|clock| clock.status()),
             draining: self.inner.draining.load(Ordering::SeqCst),
@@ -140,7 +139,6 @@ fn describe_replica(
         stored,
         voters: status.voters,
         is_joint: status.is_joint,
-        learners: status.learners,
         stopped: status.stopped,
     }
 }

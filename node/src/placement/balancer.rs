@@ -236,13 +236,11 @@ mod tests {
             stored: None,
             voters: set(&[1, 2]),
             is_joint: false,
-            learners: BTreeSet::new(),
             stopped: None,
         };
         let nodes = [1, 2].map(|number| {
             let description = NodeDescription {
                 node: NodeId(number),
-                url: String::new(),
                 version: String::new(),
                 clock: None,
                 draining: false,

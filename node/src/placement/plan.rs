@@ -182,7 +182,6 @@ mod tests {
             stored: None,
             voters: voters.clone(),
             is_joint: false,
-            learners: BTreeSet::new(),
             stopped: None,
         };
         nodes.iter().map(|node| (NodeId(*node), describe(node))).collect()
@@ -193,9 +192,9 @@ mod tests {
     fn described(answers: Vec<Answer>) -> BTreeMap<NodeId, NodeDescription> {
         let mut nodes = BTreeMap::new();
         for (node, replica) in answers {
-            let (url, version) = (String::new(), String::new());
+            let version = String::new();
             let (clock, draining, hung, replicas) = (None, false, false, Vec::new());
-            let empty = NodeDescription { node, url, version, clock, draining, hung, replicas };
+            let empty = NodeDescription { node, version, clock, draining, hung, replicas };
             nodes.entry(node).or_insert(empty).replicas.push(replica);
         }
         nodes

@@ -26,11 +26,7 @@ impl<M: Machine> Inbound for Group<M> {
         self.shared.replica
     }
 
-    fn handle(
-        &self,
-        _from: ReplicaId,
-        request: Request,
-    ) -> Pin<Box<dyn Future<Output = Response> + Send>> {
+    fn handle(&self, request: Request) -> Pin<Box<dyn Future<Output = Response> + Send>> {
         let group = self.clone();
         Box::pin(async move {
             match group.answer(request).await {

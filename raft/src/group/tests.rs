@@ -291,7 +291,7 @@ fn a_log_that_does_not_get_written_takes_only_so_much() {
         let refuses = async |entries| {
             let vote = Vote { term: 0, replica: 9, committed: true };
             let append = Request::Append { vote, previous: None, entries, committed: None };
-            matches!(group.handle(me(), append).await, Response::Failed(_))
+            matches!(group.handle(append).await, Response::Failed(_))
         };
         let entry = LogEntry { id: LogId { term: 0, index: 0 }, payload: Payload::Blank };
         assert!(!refuses(vec![entry.clone()]).await);

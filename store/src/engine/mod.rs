@@ -26,7 +26,7 @@ pub use rocks::{OnDamage, RocksEngine, RocksOptions};
 pub enum Table {
     /// Items by container, slot, effective partition key, partition key value, id.
     Items,
-    /// Item keys by container, slot, item number: finds what a `_rid` means.
+    /// Keys of items that were written more than once, by container, slot, item number. The feed leads to all others.
     Numbers,
     /// Item keys by feed and LSN: the order of last writes.
     Feed,
@@ -38,7 +38,7 @@ pub enum Table {
     Catalog,
     /// What happened to items, where it is remembered, by feed and LSN.
     History,
-    /// Values of items by feed, generation, path, value, item number.
+    /// Values of items by feed, generation, path, value, item number; the feed stands for some of `_ts`.
     Index,
     /// Item keys by feed, unique key, logical partition, values, item number.
     Unique,

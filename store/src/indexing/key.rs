@@ -244,11 +244,12 @@ pub(super) fn put_value(key: &mut Vec<u8>, value: &Value) {
     }
 }
 
-/// Appends a scalar of a document.
+/// Appends the time of a write.
 pub(crate) fn put_ts(key: &mut Vec<u8>, ts: Seconds) {
     put_scalar(key, Scalar::UInt(ts.0));
 }
 
+/// Appends a scalar of a document.
 pub(super) fn put_scalar(key: &mut Vec<u8>, scalar: Scalar<'_>) {
     match scalar {
         Scalar::Null => key.push(NULL),

@@ -173,7 +173,8 @@ impl IndexState {
     }
 
     /// The entries of a path from the root of an item, if they may be used: if every item that has a
-    /// value there has an entry. Of a computed property only those are meant that this query gave.
+    /// value there has an entry, of its own or by the feed. Of a computed property only those are meant that
+    /// this query gave.
     pub fn serves(&self, steps: &[Step], computed_by: Option<&str>) -> Option<Served> {
         let mut rules = self.in_force()?;
         let path = IndexPath::new(steps)?;

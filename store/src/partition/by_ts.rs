@@ -5,6 +5,7 @@
 //! that was written again has, because it stands in the feed where it was written last.
 
 use super::PartitionView;
+use super::feed::find_place;
 use crate::engine::{Cursor, Direction, Fault, KeyRange, Table};
 use crate::ids::{ItemNumber, Lsn};
 use crate::indexing;
@@ -99,12 +100,15 @@ struct Feed<'v> {
 impl Feed<'_> {
     /// The key of the next entry, and true if there is none, because the item was written again.
     fn next_key(&mut self) -> Result<Option<(Vec<u8>, bool)>, Fault> {
+        if self.entries.is_empty() {
+            return Ok(None);
+        }
         if self.rows.is_none() {
             self.rows = Some(self.view.read.cursor(&self.rows_from_the_start()?, self.direction));
         }
         while let Some((_, row)) = self.rows.as_mut().expect("just opened").next_row()? {
             let stamp = Stamp::decode(row)?;
-            let key = self.key_of(&stamp);
+            let key = self.key_of(&stamp)?;
             if self.entries.contains(&key) {
                 return Ok(Some((key, !stamp.is_first())));
             }
@@ -120,9 +124,10 @@ impl Feed<'_> {
     }
 
     /// The key of the entry for an item that this write created, or would have: writes are in the order of these.
-    fn key_of(&self, stamp: &Stamp) -> Vec<u8> {
-        let number = ItemNumber::new(stamp.number.slot(), stamp.lsn, stamp.operation);
-        self.key(stamp.ts, number)
+    fn key_of(&self, stamp: &Stamp) -> Result<Vec<u8>, Fault> {
+        let number = ItemNumber::checked(stamp.number.slot(), stamp.lsn, stamp.operation);
+        let number = number.ok_or_else(|| Fault::corrupt("feed", "no log has such an entry"))?;
+        Ok(self.key(stamp.ts, number))
     }
 
     fn key(&self, ts: Seconds, number: ItemNumber) -> Vec<u8> {
@@ -138,58 +143,36 @@ impl Feed<'_> {
         let feed = KeyRange::prefix(Table::Feed, group.0.to_be_bytes().to_vec());
         let at = |lsn| feed_key(group, FeedPosition { lsn: Lsn(lsn), operation: 0 });
         Ok(match (self.direction, &self.entries.end) {
-            // A bound may lie between two writes of the log entry before.
             (Direction::Forward, _) => {
-                feed.from(at(self.first_behind(&self.entries.start)?.saturating_sub(1)))
+                let behind = self.behind(&feed, &self.entries.start)?;
+                // A bound may lie between two writes of the log entry before.
+                feed.from(at(behind.0.saturating_sub(1)))
             }
-            (Direction::Backward, Some(end)) => feed.before(at(self.first_behind(end)?)),
+            (Direction::Backward, Some(end)) => {
+                let behind = self.behind(&feed, end)?;
+                feed.before(at(behind.0))
+            }
             (Direction::Backward, None) => feed,
         })
     }
 
-    /// The first log entry from which on no entry begins before this key: all that stand before it do. Mostly what is
-    /// asked for is recent, so it is looked for from the end on.
-    fn first_behind(&self, bound: &[u8]) -> Result<u64, Fault> {
-        if bound <= &self.key(Seconds(0), ItemNumber(0))[..] {
-            return Ok(0);
+    /// The first log entry that does not begin before this key of an entry.
+    fn behind(&self, feed: &KeyRange, bound: &[u8]) -> Result<Lsn, Fault> {
+        let first = self.key(Seconds(0), ItemNumber(0));
+        if bound <= &first[..] {
+            return Ok(Lsn(0));
         }
         let end = self.view.state().lsn().0 + 1;
         if bound > &self.key(Seconds(u64::MAX), ItemNumber::MAX)[..] {
-            return Ok(end);
+            return Ok(Lsn(end));
         }
-        let is_before = |at| -> Result<Option<Lsn>, Fault> {
-            let write = self.first_write(at)?;
-            Ok(write.filter(|stamp| &self.key_of(stamp)[..] < bound).map(|stamp| stamp.lsn))
-        };
-        let (mut from, mut until) = (0, end);
-        for step in (0..u64::BITS).map(|doublings| 1 << doublings) {
-            let at = until.saturating_sub(step);
-            if let Some(Lsn(lsn)) = is_before(at)? {
-                from = lsn + 1;
-                break;
-            }
-            until = at;
-            if at == 0 {
-                break;
-            }
-        }
-        while from < until {
-            let middle = from + (until - from) / 2;
-            match is_before(middle)? {
-                Some(Lsn(lsn)) => from = lsn + 1,
-                None => until = middle,
-            }
-        }
-        Ok(until)
-    }
-
-    /// The first write at or behind this log entry that is the last one of its item.
-    fn first_write(&self, lsn: u64) -> Result<Option<Stamp>, Fault> {
-        let group = self.view.spec.group;
-        let feed = KeyRange::prefix(Table::Feed, group.0.to_be_bytes().to_vec());
-        let feed = feed.from(feed_key(group, FeedPosition { lsn: Lsn(lsn), operation: 0 }));
-        let mut rows = self.view.read.cursor(&feed, Direction::Forward);
-        rows.next_row()?.map(|(_, row)| Stamp::decode(row)).transpose()
+        // Who goes on behind an item is mostly where that was written; else what is recent is asked for.
+        let number_at = first.len() - size_of::<ItemNumber>();
+        let number = bound.get(number_at..).and_then(|number| number.first_chunk());
+        let number = number.map_or(0, |number| u64::from_be_bytes(*number));
+        let near = if number == 0 { end } else { ItemNumber(number).creation().0.0 };
+        let is_before = |stamp: &Stamp| Ok(&self.key_of(stamp)?[..] < bound);
+        Ok(find_place(&*self.view.read, self.view.spec.group, feed, 0..end, near, is_before)?.lsn)
     }
 }
 

@@ -6,11 +6,12 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::feed::find_place;
 use super::{Partition, PartitionState, SweepCursors};
 use crate::engine::{Fault, KeyRange};
-use crate::ids::Lsn;
+use crate::item::Stamp;
 use crate::time::Seconds;
-use crate::timeline::{FeedPosition, OwnExpiry, VersionRow, expiry_place, feed_key};
+use crate::timeline::{OwnExpiry, VersionRow, expiry_place};
 use crate::ttl::TtlPolicy;
 
 /// The earliest second in which something may fall due; unknown at first, which counts as now.
@@ -117,26 +118,11 @@ impl Partition {
     fn first_undead(&self, state: &PartitionState) -> Result<Option<Seconds>, Fault> {
         let through = state.ttl.inheriting_dead_through();
         let feed = state.swept.unswept_feed(&self.spec);
-        let mut start = state.swept.inheriting.map_or(0, |passed| passed.lsn.0);
-        let (mut end, mut found) = (state.lsn().0 + 1, None);
-        // Stamps never go back along the log: its entries can be searched by halves.
-        while start < end {
-            let middle = u64::midpoint(start, end);
-            let at = |lsn: u64| {
-                let position = FeedPosition { lsn: Lsn(lsn), operation: 0 };
-                feed_key(self.spec.group, position)
-            };
-            // What is behind is known: what was removed there is not passed again.
-            let part = feed.clone().from(at(middle)).before(at(end));
-            match self.first_version(&part)?.map(|version| version.stamp) {
-                Some(stamp) if through.is_some_and(|through| stamp.ts <= through) => {
-                    start = stamp.lsn.0 + 1;
-                }
-                Some(stamp) => (end, found) = (middle, Some(stamp.ts)),
-                None => end = middle,
-            }
-        }
-        Ok(found)
+        let passed = state.swept.inheriting.map_or(0, |passed| passed.lsn.0);
+        let entries = passed..state.lsn().0 + 1;
+        let is_dead = |stamp: &Stamp| Ok(through.is_some_and(|through| stamp.ts <= through));
+        let place = find_place(&*self.engine, self.spec.group, &feed, entries, passed, is_dead)?;
+        Ok(place.first.map(|stamp| stamp.ts))
     }
 
     /// The second of the first row in a part of the order of expiry.
@@ -162,12 +148,13 @@ mod tests {
     use crate::command::{Action, Command, ItemWrite, Precondition, Proposal};
     use crate::document::Document;
     use crate::engine::MemoryEngine;
-    use crate::ids::{ContainerNumber, DatabaseNumber, GroupId, ItemId};
+    use crate::ids::{ContainerNumber, DatabaseNumber, GroupId, ItemId, Lsn};
     use crate::item::ItemKey;
     use crate::machine::{Entry, LogId, Machine as _};
     use crate::partition::PartitionSpec;
     use crate::partition_key::{KeyDefinition, KeyKind, PartitionKey, SlotRange};
     use crate::time::{ClockInterval, Millis};
+    use crate::timeline::FeedPosition;
     use crate::ttl::{PolicyEpoch, TimeToLive, TtlField};
 
     fn partition() -> Partition {

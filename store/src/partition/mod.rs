@@ -11,6 +11,7 @@ mod by_ts;
 mod cleared;
 mod cursors;
 mod due;
+mod feed;
 mod garbage;
 mod history;
 mod index;

@@ -88,7 +88,7 @@ impl Published {
 
     /// Has somebody look at the rows given, or else at the engine's, until contents and rows are of the same
     /// moment.
-    fn look<T>(&self, look: impl Fn(Option<&Arc<dyn Read>>) -> T) -> (Arc<Contents>, T) {
+    pub(super) fn look<T>(&self, look: impl Fn(Option<&Arc<dyn Read>>) -> T) -> (Arc<Contents>, T) {
         loop {
             let moment = self.0.load();
             let seen = look(moment.rows.as_ref());

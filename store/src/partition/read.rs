@@ -79,7 +79,11 @@ impl Partition {
         if !self.spec.slots.contains(number.slot()) {
             return Ok(None);
         }
-        scan::find(&*self.engine, &self.spec, number)
+        let find = |rows: &dyn Read| scan::find(rows, &self.spec, number);
+        let (_, key) = self
+            .published
+            .look(|rows| rows.map_or_else(|| find(&*self.engine), |rows| find(&**rows)));
+        key
     }
 
     /// The stored items of a range of `Table::Items` as it is now, dead or alive, in key order.

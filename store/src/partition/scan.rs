@@ -47,8 +47,8 @@ pub struct EntryRef<'a> {
     pub value: EncodedRef<'a>,
     /// The item that has it.
     pub number: ItemNumber,
-    /// True if that was swept, and is no more, or there never was one: to be passed over.
-    pub is_garbage: bool,
+    /// True if it stands for no item, and is to be passed over: that was swept, or written again (`by_ts`).
+    pub is_void: bool,
 }
 
 impl Entries<'_> {
@@ -75,13 +75,13 @@ fn number_in(key: &[u8]) -> Result<ItemNumber, Fault> {
 impl IndexCursor<'_> {
     /// The next entry; none behind the last.
     pub fn next_entry(&mut self) -> Result<Option<EntryRef<'_>>, Fault> {
-        let Some((key, is_garbage)) = self.entries.next_key()? else { return Ok(None) };
+        let Some((key, is_void)) = self.entries.next_key()? else { return Ok(None) };
         let rest = key.get(self.value_at..).and_then(|rest| rest.split_last_chunk());
         let Some((value, number)) = rest else {
             return Err(Fault::corrupt("index", MalformedKey("it ends too early")));
         };
         let (value, number) = (EncodedRef::new(value), ItemNumber(u64::from_be_bytes(*number)));
-        Ok(Some(EntryRef { value, number, is_garbage }))
+        Ok(Some(EntryRef { value, number, is_void }))
     }
 }
 
@@ -156,8 +156,8 @@ impl PartitionView {
     /// A cursor over entries of a path that `index` serves; behind one of them, if one is given, in
     /// the direction of the scan. Entries of one value come in the order of item numbers.
     ///
-    /// Entries of dead items are among them: those of what was not swept yet, see `overdue`; and garbage, which
-    /// says so.
+    /// Entries of dead items are among them: those of what was not swept yet, see `overdue`; and void ones, which
+    /// say so.
     pub fn index_cursor(
         &self,
         range: &IndexRange,
@@ -187,7 +187,7 @@ impl PartitionView {
         IndexCursor { entries, value_at }
     }
 
-    /// The entries of `index_cursor`, copied; none in the place of garbage.
+    /// The entries of `index_cursor`, copied; none in the place of one that is void.
     pub fn scan_index(
         &self,
         range: &IndexRange,
@@ -195,8 +195,8 @@ impl PartitionView {
         after: Option<&IndexEntry>,
     ) -> impl Iterator<Item = Result<Option<IndexEntry>, Fault>> + use<'_> {
         let mut cursor = self.index_cursor(range, direction, after);
-        let copied = |EntryRef { value, number, is_garbage }: EntryRef<'_>| {
-            (!is_garbage).then(|| IndexEntry { value: value.to_owned(), number })
+        let copied = |EntryRef { value, number, is_void }: EntryRef<'_>| {
+            (!is_void).then(|| IndexEntry { value: value.to_owned(), number })
         };
         std::iter::from_fn(move || Some(cursor.next_entry().transpose()?.map(copied)))
     }
@@ -213,7 +213,7 @@ impl PartitionView {
     pub fn item_numbered(&self, number: ItemNumber) -> Result<Option<(ItemKey, Item)>, Fault> {
         let Some(key) = find(&*self.read, &self.spec, number)? else { return Ok(None) };
         let item = self.item(&key)?;
-        let item = item.ok_or_else(|| Fault::corrupt("numbers", "a number without its item"))?;
+        let item = item.ok_or_else(|| Fault::corrupt("items", "a number without its item"))?;
         assert_eq!(item.stamp.number, number, "a number leads to its item");
         Ok(Some((key, item)))
     }

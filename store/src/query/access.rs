@@ -24,8 +24,8 @@ const PROBED_MAX: u64 = 1000;
 /// Items of one logical partition are counted up to here.
 const COUNTED_MAX: u64 = 10 * PROBED_MAX;
 
-/// So much garbage is passed over while an item is looked at, about.
-const GARBAGE_PER_ITEM: u64 = 8;
+/// So much garbage, or so many void entries, are passed over while an item is looked at, about.
+const PASSED_PER_ITEM: u64 = 8;
 
 /// A condition about shapes is followed if it leads to less than one entry for so many items.
 const ITEMS_PER_SHAPE: u64 = 8;
@@ -240,7 +240,7 @@ fn is_short(
         if seen % PROBED_MAX == 0 {
             (probe.go_on)()?;
         }
-        if item.is_garbage && seen % GARBAGE_PER_ITEM != 0 {
+        if item.is_garbage && seen % PASSED_PER_ITEM != 0 {
             continue;
         }
         own += 1;
@@ -293,16 +293,21 @@ impl Probe<'_> {
         ranges: impl IntoIterator<Item = &'r IndexRange>,
         entries_max: u64,
     ) -> Result<u64, Interrupt> {
-        let mut entries = 0;
+        let (mut entries, mut passed) = (0, 0_u64);
         for range in ranges {
             if entries >= entries_max {
                 break;
             }
             self.pass(ENTRIES_PER_RANGE)?;
             let mut cursor = self.source.view.index_cursor(range, Direction::Forward, None);
-            while entries < entries_max && cursor.next_entry()?.is_some() {
-                entries += 1;
+            while entries < entries_max
+                && let Some(entry) = cursor.next_entry()?
+            {
+                passed += 1;
                 self.pass(1)?;
+                if !entry.is_void || passed % PASSED_PER_ITEM == 0 {
+                    entries += 1;
+                }
             }
         }
         Ok(entries)

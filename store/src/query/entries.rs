@@ -23,6 +23,8 @@ use crate::ttl::Life;
 const OVERDUE_MAX: usize = 100_000;
 /// Entries passed over between two looks at the signal.
 pub(super) const ENTRIES_BETWEEN_SIGNALS: u64 = 4096;
+/// Ranges of entries begun between two looks: to find where one begins takes several seeks.
+const RANGES_BETWEEN_SIGNALS: u64 = 64;
 
 /// Items of which a page remembers where they stand first.
 const FIRSTS_MAX: usize = 1000;
@@ -60,7 +62,10 @@ impl Pager<'_> {
                 continue;
             }
             let after = start.map(entry_before);
-            for range in ranges {
+            for (nth, range) in (1_u64..).zip(ranges) {
+                if nth.is_multiple_of(RANGES_BETWEEN_SIGNALS) {
+                    self.stop_if_told()?;
+                }
                 let view = self.source.view;
                 let mut entries = Entries::new(view, range, after.as_ref(), &followed.joined);
                 while let Some((value, number, has_all)) = entries.next_entry()? {
@@ -214,14 +219,18 @@ impl Pager<'_> {
         let view = self.source.view;
         let mut tested = self.tested(followed)?;
         let (mut count, mut seen, mut unsure) = (0, 0, Vec::new());
-        for range in followed.legs.iter().flat_map(|leg| &leg.ranges) {
+        let ranges = followed.legs.iter().flat_map(|leg| &leg.ranges);
+        for (nth, range) in (1_u64..).zip(ranges) {
+            if nth.is_multiple_of(RANGES_BETWEEN_SIGNALS) {
+                self.stop_if_told()?;
+            }
             let mut cursor = view.index_cursor(range, Direction::Forward, None);
-            while let Some(EntryRef { value, number, is_garbage }) = cursor.next_entry()? {
+            while let Some(EntryRef { value, number, is_void }) = cursor.next_entry()? {
                 seen += 1;
                 if seen % ENTRIES_BETWEEN_SIGNALS == 0 || self.has_computed_much() {
                     self.stop_if_told()?;
                 }
-                if is_garbage || (!dead.is_empty() && dead.contains(&number)) {
+                if is_void || (!dead.is_empty() && dead.contains(&number)) {
                     continue;
                 }
                 if !tested.admits(value, number)? {

@@ -447,12 +447,10 @@ impl<'a> Pager<'a> {
         let Self { sink, mut work, followed, .. } = self;
         let (harvest, end) = sink.into_harvest();
         let next = next.or(end);
-        (work.rows, work.row_bytes) = match &harvest {
-            Harvest::Rows(rows) => {
-                (rows.len() as u64, rows.iter().map(|row| row.json.len() as u64).sum())
-            }
-            Harvest::Keyed(keyed) => (keyed.len() as u64, 0),
-            Harvest::Sums(_) => (u64::from(next.is_none()), 0),
+        work.rows = match &harvest {
+            Harvest::Rows(rows) => rows.len() as u64,
+            Harvest::Keyed(keyed) => keyed.len() as u64,
+            Harvest::Sums(_) => u64::from(next.is_none()),
         };
         Page { harvest, next, work, followed }
     }

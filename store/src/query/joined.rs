@@ -48,7 +48,7 @@ impl<'v> Entries<'v> {
         match self {
             Entries::Plain(cursor) => {
                 let entry = cursor.next_entry()?;
-                Ok(entry.map(|entry| (entry.value, entry.number, !entry.is_garbage)))
+                Ok(entry.map(|entry| (entry.value, entry.number, !entry.is_void)))
             }
             Entries::Joined(leapfrog) => leapfrog.next_entry(),
         }
@@ -79,7 +79,7 @@ impl Leapfrog<'_> {
     }
 }
 
-/// A cursor over the entries of a single value; garbage is among them.
+/// A cursor over the entries of a single value; void ones are among them.
 struct OneValue<'v> {
     view: &'v PartitionView,
     range: &'v IndexRange,
@@ -112,7 +112,7 @@ impl<'v> OneValue<'v> {
             if self.value.is_none() {
                 self.value = Some(entry.value.to_owned());
             }
-            (self.number, self.is_there) = (Some(entry.number), !entry.is_garbage);
+            (self.number, self.is_there) = (Some(entry.number), !entry.is_void);
         }
         Ok(self.number)
     }

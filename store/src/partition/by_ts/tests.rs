@@ -171,14 +171,14 @@ fn what_is_passed_over_has_a_place_in_the_order() {
         let mut all = Vec::new();
         while let Some(entry) = cursor.next_entry().unwrap() {
             let at = IndexEntry { value: entry.value.to_owned(), number: entry.number };
-            all.push((at, entry.is_garbage));
+            all.push((at, entry.is_void));
         }
-        let passed_over = all.iter().filter(|(_, is_garbage)| *is_garbage).count();
+        let passed_over = all.iter().filter(|(_, is_void)| *is_void).count();
         assert_eq!((all.len(), passed_over), (5, 2), "{all:?}");
         for (at, (entry, _)) in all.iter().enumerate() {
             let mut rest = view.index_cursor(&range, direction, Some(entry));
-            let next = rest.next_entry().unwrap().map(|entry| (entry.number, entry.is_garbage));
-            let wanted = all.get(at + 1).map(|(entry, is_garbage)| (entry.number, *is_garbage));
+            let next = rest.next_entry().unwrap().map(|entry| (entry.number, entry.is_void));
+            let wanted = all.get(at + 1).map(|(entry, is_void)| (entry.number, *is_void));
             assert_eq!(next, wanted);
         }
     }
