@@ -36,52 +36,57 @@ impl<'v> ByTs<'v> {
     /// The key of the next entry, and whether it is to be passed over: so is what the feed has in the place of an item
     /// that was written again.
     pub(super) fn next_key(&mut self) -> Result<Option<(&[u8], bool)>, Fault> {
-        self.stored.fill(|rows| {
+        self.stored.fill(|rows, next| {
             let row = rows.next_row()?;
-            Ok(row.map(|(key, _)| (key.to_vec(), false)))
+            Ok(row.map(|(key, _)| {
+                next.extend_from_slice(key);
+                false
+            }))
         })?;
         self.feed.fill(Feed::next_key)?;
         let feed_is_next = match (self.stored.key(), self.feed.key()) {
             (Some(stored), Some(fed)) => (fed < stored) == (self.direction == Direction::Forward),
             (_, fed) => fed.is_some(),
         };
-        let next = if feed_is_next { self.feed.take() } else { self.stored.take() };
-        Ok(next.map(|(key, is_passed_over)| (key.as_slice(), *is_passed_over)))
+        Ok(if feed_is_next { self.feed.take() } else { self.stored.take() })
     }
 }
 
 /// A source of keys in order, and the next of them.
 struct Head<S> {
     source: S,
-    next: Option<(Vec<u8>, bool)>,
+    key: Vec<u8>,
+    /// Whether it is to be passed over; none behind the last.
+    next: Option<bool>,
     /// True if that was taken, or none was looked for.
     is_taken: bool,
 }
 
 impl<S> Head<S> {
     fn new(source: S) -> Self {
-        Self { source, next: None, is_taken: true }
+        Self { source, key: Vec::new(), next: None, is_taken: true }
     }
 
     /// Sees to it that the next key is there, if there is one.
     fn fill(
         &mut self,
-        next: impl FnOnce(&mut S) -> Result<Option<(Vec<u8>, bool)>, Fault>,
+        next: impl FnOnce(&mut S, &mut Vec<u8>) -> Result<Option<bool>, Fault>,
     ) -> Result<(), Fault> {
         if std::mem::take(&mut self.is_taken) {
-            self.next = next(&mut self.source)?;
+            self.key.clear();
+            self.next = next(&mut self.source, &mut self.key)?;
         }
         Ok(())
     }
 
     fn key(&self) -> Option<&[u8]> {
-        self.next.as_ref().map(|(key, _)| key.as_slice())
+        self.next.map(|_| self.key.as_slice())
     }
 
-    fn take(&mut self) -> Option<&(Vec<u8>, bool)> {
+    fn take(&mut self) -> Option<(&[u8], bool)> {
         // A source that has ended is not asked again.
         self.is_taken = self.next.is_some();
-        self.next.as_ref()
+        self.next.map(|is_passed_over| (self.key.as_slice(), is_passed_over))
     }
 }
 
@@ -98,8 +103,8 @@ struct Feed<'v> {
 }
 
 impl Feed<'_> {
-    /// The key of the next entry, and true if there is none, because the item was written again.
-    fn next_key(&mut self) -> Result<Option<(Vec<u8>, bool)>, Fault> {
+    /// Writes the key of the next entry; true if there is none, because the item was written again.
+    fn next_key(&mut self, key: &mut Vec<u8>) -> Result<Option<bool>, Fault> {
         if self.entries.is_empty() {
             return Ok(None);
         }
@@ -108,13 +113,14 @@ impl Feed<'_> {
         }
         while let Some((_, row)) = self.rows.as_mut().expect("just opened").next_row()? {
             let stamp = Stamp::decode(row)?;
-            let key = self.key_of(&stamp)?;
-            if self.entries.contains(&key) {
-                return Ok(Some((key, !stamp.is_first())));
+            key.clear();
+            self.put_key_of(&stamp, key)?;
+            if self.entries.contains(key) {
+                return Ok(Some(!stamp.is_first()));
             }
             let is_behind = match self.direction {
-                Direction::Forward => key >= self.entries.start,
-                Direction::Backward => key < self.entries.start,
+                Direction::Forward => *key >= self.entries.start,
+                Direction::Backward => *key < self.entries.start,
             };
             if is_behind {
                 break;
@@ -123,17 +129,24 @@ impl Feed<'_> {
         Ok(None)
     }
 
-    /// The key of the entry for an item that this write created, or would have: writes are in the order of these.
-    fn key_of(&self, stamp: &Stamp) -> Result<Vec<u8>, Fault> {
+    /// Appends the key of the entry for an item that this write created, or would have: writes are in the order of
+    /// these.
+    fn put_key_of(&self, stamp: &Stamp, key: &mut Vec<u8>) -> Result<(), Fault> {
         let number = ItemNumber::checked(stamp.number.slot(), stamp.lsn, stamp.operation);
         let number = number.ok_or_else(|| Fault::corrupt("feed", "no log has such an entry"))?;
-        Ok(self.key(stamp.ts, number))
+        self.put_key(stamp.ts, number, key);
+        Ok(())
+    }
+
+    fn put_key(&self, ts: Seconds, number: ItemNumber, key: &mut Vec<u8>) {
+        key.extend_from_slice(&self.path);
+        indexing::put_ts(key, ts);
+        key.extend_from_slice(&number.0.to_be_bytes());
     }
 
     fn key(&self, ts: Seconds, number: ItemNumber) -> Vec<u8> {
-        let mut key = self.path.clone();
-        indexing::put_ts(&mut key, ts);
-        key.extend_from_slice(&number.0.to_be_bytes());
+        let mut key = Vec::with_capacity(self.path.len() + 32);
+        self.put_key(ts, number, &mut key);
         key
     }
 
@@ -171,7 +184,11 @@ impl Feed<'_> {
         let number = bound.get(number_at..).and_then(|number| number.first_chunk());
         let number = number.map_or(0, |number| u64::from_be_bytes(*number));
         let near = if number == 0 { end } else { ItemNumber(number).creation().0.0 };
-        let is_before = |stamp: &Stamp| Ok(&self.key_of(stamp)?[..] < bound);
+        let is_before = |stamp: &Stamp| {
+            let mut key = Vec::with_capacity(first.len());
+            self.put_key_of(stamp, &mut key)?;
+            Ok(&key[..] < bound)
+        };
         Ok(find_place(&*self.view.read, self.view.spec.group, feed, 0..end, near, is_before)?.lsn)
     }
 }
