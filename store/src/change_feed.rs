@@ -165,7 +165,7 @@ impl json::Visitor for WithoutLsn {
 
 fn range_from(spec: &PartitionSpec, first: Lsn) -> KeyRange {
     let feed = KeyRange::prefix(Table::Feed, spec.group.0.to_be_bytes().to_vec());
-    let start = feed_key(spec.group, FeedPosition { lsn: first, operation: 0 });
+    let start = feed_key(spec.group, FeedPosition::start_of(first));
     KeyRange { start, ..feed }
 }
 

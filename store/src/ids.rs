@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use uuid::Uuid;
 
+use crate::keycode::MalformedKey;
+
 /// A server process with one data directory, numbered by its operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct NodeId(pub u32);
@@ -142,6 +144,12 @@ impl ItemNumber {
             lsn.0 < 1 << ITEM_LSN_BITS && usize::from(operation) < Self::OPERATIONS_MAX;
         let ordinal = (lsn.0 << ITEM_OPERATION_BITS) | u64::from(operation);
         is_possible.then_some(Self((ordinal << u8::BITS) | u64::from(slot)))
+    }
+
+    /// The number that a key ends with.
+    pub(crate) fn at_end_of(key: &[u8]) -> Result<Self, MalformedKey> {
+        let number = key.last_chunk().ok_or(MalformedKey("it ends too early"))?;
+        Ok(Self(u64::from_be_bytes(*number)))
     }
 
     /// The slot of the hash space the item lives in.

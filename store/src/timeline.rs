@@ -22,6 +22,11 @@ pub struct FeedPosition {
 }
 
 impl FeedPosition {
+    /// Before everything that this entry did.
+    pub fn start_of(lsn: Lsn) -> Self {
+        Self { lsn, operation: 0 }
+    }
+
     /// Behind everything that this entry did.
     pub fn end_of(lsn: Lsn) -> Self {
         Self { lsn, operation: u16::MAX }

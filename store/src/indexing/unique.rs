@@ -11,7 +11,7 @@ use crate::document::SYSTEM_PROPERTIES;
 use crate::engine::{Fault, KeyRange, Table};
 use crate::ids::{GroupId, ItemNumber};
 use crate::item::ItemKey;
-use crate::keycode::{MalformedKey, prefix_end};
+use crate::keycode::prefix_end;
 use crate::partition_key::parse_path;
 use crate::query::{Needed, Value, digest_of_all};
 
@@ -132,9 +132,7 @@ impl UniqueEntry {
 
     /// The number of the item that an entry is of.
     pub(crate) fn number(entry: &[u8]) -> Result<ItemNumber, Fault> {
-        let number = entry.last_chunk().ok_or(MalformedKey("it ends too early"));
-        let number = number.map_err(|error| Fault::corrupt("unique", error))?;
-        Ok(ItemNumber(u64::from_be_bytes(*number)))
+        ItemNumber::at_end_of(entry).map_err(|error| Fault::corrupt("unique", error))
     }
 
     /// The entries of all items that have these values: of one that is alive, at most.

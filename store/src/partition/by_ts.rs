@@ -145,7 +145,7 @@ impl Feed<'_> {
     }
 
     fn key(&self, ts: Seconds, number: ItemNumber) -> Vec<u8> {
-        let mut key = Vec::with_capacity(self.path.len() + 32);
+        let mut key = Vec::new();
         self.put_key(ts, number, &mut key);
         key
     }
@@ -154,7 +154,7 @@ impl Feed<'_> {
     fn rows_from_the_start(&self) -> Result<KeyRange, Fault> {
         let group = self.view.spec.group;
         let feed = KeyRange::prefix(Table::Feed, group.0.to_be_bytes().to_vec());
-        let at = |lsn| feed_key(group, FeedPosition { lsn: Lsn(lsn), operation: 0 });
+        let at = |lsn| feed_key(group, FeedPosition::start_of(Lsn(lsn)));
         Ok(match (self.direction, &self.entries.end) {
             (Direction::Forward, _) => {
                 let behind = self.behind(&feed, &self.entries.start)?;

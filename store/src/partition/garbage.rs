@@ -14,7 +14,6 @@ use super::{PartitionSpec, PartitionState, PartitionView, SweepCursors};
 use crate::engine::{Fault, KeyRange, Read, Row, Table};
 use crate::ids::{GroupId, ItemNumber};
 use crate::item::{ContainerKeys, Item};
-use crate::keycode::MalformedKey;
 use crate::machine::{self, MetaTag};
 use crate::timeline::{SweepPlace, VersionRow};
 
@@ -133,7 +132,8 @@ impl Garbage {
             Table::Index => {
                 let group = key.split_first_chunk();
                 let group = group.map(|(group, _)| GroupId(u64::from_be_bytes(*group)));
-                let place = number(key).and_then(|number| SweepPlace::in_entry(value, number));
+                let number = ItemNumber::at_end_of(key);
+                let place = number.and_then(|number| SweepPlace::in_entry(value, number));
                 (group, place.ok().flatten())
             }
             Table::Numbers
@@ -154,12 +154,6 @@ impl Garbage {
             self.items.range::<[u8], _>((Bound::Unbounded, Bound::Included(key))).next_back()?;
         items.contains(key).then_some(*group)
     }
-}
-
-/// The item's number, at the end of a key.
-fn number(key: &[u8]) -> Result<ItemNumber, MalformedKey> {
-    let number = key.last_chunk().ok_or(MalformedKey("it ends too early"))?;
-    Ok(ItemNumber(u64::from_be_bytes(*number)))
 }
 
 impl PartitionView {

@@ -59,17 +59,11 @@ impl Entries<'_> {
             Entries::ByTs(by_ts) => return by_ts.next_key(),
         };
         let Some((key, place)) = rows.next_row()? else { return Ok(None) };
-        let place = SweepPlace::in_entry(place, number_in(key)?);
+        let number = ItemNumber::at_end_of(key);
+        let place = number.and_then(|number| SweepPlace::in_entry(place, number));
         let place = place.map_err(|error| Fault::corrupt("index", error))?;
         Ok(Some((key, place.is_some_and(|place| swept.have_passed(place)))))
     }
-}
-
-/// The item's number, at the end of an entry's key.
-fn number_in(key: &[u8]) -> Result<ItemNumber, Fault> {
-    let number = key.last_chunk().ok_or(MalformedKey("it ends too early"));
-    let number = number.map_err(|error| Fault::corrupt("index", error))?;
-    Ok(ItemNumber(u64::from_be_bytes(*number)))
 }
 
 impl IndexCursor<'_> {
