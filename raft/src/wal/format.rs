@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! segment file = header · batch · batch · …  · whatever the file held before
-//! header  = magic u64 · segment number u64 · file length u64 · version u32 · checksum u32 · zeros to 64 bytes
+//! header  = magic u64 · segment number u64 · file length u64 · sequence number of the first batch u64
+//!           · version u32 · checksum of the 36 bytes before it u32 · zeros to 64 bytes
 //! batch   = magic u32 · checksum of the next 24 bytes u32
 //!           · segment number u64 · sequence number u64 · body length u32 · checksum of the body u32
 //!           · body, padded with zeros to a multiple of 8
@@ -13,7 +14,9 @@
 //! A batch is what one `write` and one `fdatasync` cover. Batches are numbered without gaps over all
 //! segments, and no batch is written before its predecessor is synced: so a damaged batch with a
 //! sound one behind it is corruption, and a damaged one with nothing behind it is a torn tail.
-//! A file has its length, and its header is synced, before it gets the name of a segment: so a shorter one was cut.
+//! A segment is begun once all batches before it are synced: its header says which those are, though it may hold no
+//! batch itself. A file has its length, and its header is synced, before it gets the name of a segment: so a shorter
+//! one was cut.
 //! Recycled files hold old batches; the segment number in their headers gives them away.
 //! All integers are little-endian.
 
@@ -31,9 +34,9 @@ const ALIGNMENT: usize = 8;
 const SEGMENT_MAGIC: u64 = u64::from_le_bytes(*b"EPHEWAL\xFF");
 /// Not UTF-8, so that no JSON document can contain it.
 const BATCH_MAGIC: u32 = u32::from_le_bytes([0xFF, b'W', 0xFE, b'B']);
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Bytes of a header before its checksum.
-const CHECKED_BYTES: usize = 28;
+const CHECKED_BYTES: usize = 36;
 
 /// A fact about a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,25 +72,31 @@ const PAYLOAD_COMMAND: u8 = 2;
 /// What is wrong with bytes that should be part of the log.
 pub(super) type Damage = &'static str;
 
-/// The header of a segment in a file of so many bytes.
-pub(super) fn segment_header(number: u64, file_bytes: u64) -> [u8; SEGMENT_HEADER_BYTES] {
+/// The header of a segment in a file of so many bytes, whose first batch is number `first`.
+pub(super) fn segment_header(
+    number: u64,
+    file_bytes: u64,
+    first: u64,
+) -> [u8; SEGMENT_HEADER_BYTES] {
     let mut header = Vec::with_capacity(SEGMENT_HEADER_BYTES);
     header.put_u64_le(SEGMENT_MAGIC);
     header.put_u64_le(number);
     header.put_u64_le(file_bytes);
+    header.put_u64_le(first);
     header.put_u32_le(VERSION);
     header.put_u32_le(crc32c::crc32c(&header));
     header.resize(SEGMENT_HEADER_BYTES, 0);
     header.try_into().expect("it was filled up")
 }
 
-/// Checks what a file of a segment begins with.
-pub(super) fn check_segment_header(file: &[u8], number: u64) -> Result<(), Damage> {
+/// Checks what a file of a segment begins with; returns the number of its first batch.
+pub(super) fn read_segment_header(file: &[u8], number: u64) -> Result<u64, Damage> {
     let Some(mut fields) = file.get(..SEGMENT_HEADER_BYTES) else {
         return Err("the file was cut: it ends within the segment header");
     };
     let (magic, found) = (fields.get_u64_le(), fields.get_u64_le());
-    let (file_bytes, version) = (fields.get_u64_le(), fields.get_u32_le());
+    let (file_bytes, first, version) =
+        (fields.get_u64_le(), fields.get_u64_le(), fields.get_u32_le());
     if fields.get_u32_le() != crc32c::crc32c(&file[..CHECKED_BYTES]) {
         return Err("the segment header is damaged");
     }
@@ -103,7 +112,7 @@ pub(super) fn check_segment_header(file: &[u8], number: u64) -> Result<(), Damag
     if file_bytes != file.len() as u64 {
         return Err("the file was cut, or has grown: it has another length than when it was made");
     }
-    Ok(())
+    Ok(first)
 }
 
 /// The header of a batch.
@@ -426,14 +435,14 @@ mod tests {
     }
 
     #[test]
-    fn segment_headers_know_their_number() {
-        let header = segment_header(9, SEGMENT_HEADER_BYTES as u64);
-        assert_eq!(check_segment_header(&header, 9), Ok(()));
-        assert!(check_segment_header(&header, 8).is_err());
+    fn segment_headers_know_their_number_and_where_they_begin() {
+        let header = segment_header(9, SEGMENT_HEADER_BYTES as u64, 77);
+        assert_eq!(read_segment_header(&header, 9), Ok(77));
+        assert!(read_segment_header(&header, 8).is_err());
         for bit in 0..8 * (CHECKED_BYTES + 4) {
             let mut bad = header;
             bad[bit / 8] ^= 1 << (bit % 8);
-            assert!(check_segment_header(&bad, 9).is_err(), "bit {bit}");
+            assert!(read_segment_header(&bad, 9).is_err(), "bit {bit}");
         }
     }
 

@@ -10,8 +10,8 @@ use ephemeris_store::machine::LogId;
 use tracing::{info, warn};
 
 use super::format::{
-    BATCH_HEADER_BYTES, BatchHeader, Record, SEGMENT_HEADER_BYTES, check_segment_header,
-    contains_batch, read_body,
+    BATCH_HEADER_BYTES, BatchHeader, Record, SEGMENT_HEADER_BYTES, contains_batch, read_body,
+    read_segment_header,
 };
 use super::index::{Index, Location, Slot};
 use super::writer::Position;
@@ -92,7 +92,7 @@ pub(super) fn recover(disk: &dyn Disk) -> Result<Recovered, WalError> {
     let numbers: Vec<u64> = names.iter().filter_map(|name| segment_number(name)).collect();
     let mut groups = BTreeMap::new();
     let mut segments = BTreeMap::new();
-    let mut sequence = None;
+    let mut next = None;
     let mut end: Option<End> = None;
     for (at, &number) in numbers.iter().enumerate() {
         let file = disk.open(&segment_name(number))?;
@@ -104,11 +104,7 @@ pub(super) fn recover(disk: &dyn Disk) -> Result<Recovered, WalError> {
             return Err(place.corrupt("the segment is missing"));
         }
         let scan = Scan { disk, number, file: &file, last, before };
-        let Some(found) = scan.run(&mut sequence, &mut groups)? else {
-            if let Some(End { segment: number, file, offset, .. }) = &end {
-                let now_last = Scan { disk, number: *number, file, last, before: None };
-                now_last.check_end(*offset, sequence)?;
-            }
+        let Some(found) = scan.run(&mut next, &mut groups)? else {
             remove_unfinished(disk, number)?;
             break;
         };
@@ -119,8 +115,7 @@ pub(super) fn recover(disk: &dyn Disk) -> Result<Recovered, WalError> {
         end.make_durable(disk)?;
     }
     let current = end.map(|end| (end.segment, end.file, end.offset, end.capacity));
-    let sequence = sequence.map_or(0, |last| last + 1);
-    let position = Position { current, sequence, spares };
+    let position = Position { current, sequence: next.unwrap_or(0), spares };
     let index = build_index(disk, groups, &mut segments)?;
     info!(segments = segments.len(), "read the write-ahead log");
     Ok(Recovered { index, segments, position })
@@ -164,39 +159,43 @@ struct Scan<'d> {
 
 impl Scan<'_> {
     /// Replays the segment's batches; returns where they end. None if it is the last segment and
-    /// holds no batch.
+    /// holds no batch. `next` is the number of the batch to come, if a segment came before.
     fn run(
         &self,
-        sequence: &mut Option<u64>,
+        next: &mut Option<u64>,
         groups: &mut BTreeMap<GroupId, Replay>,
     ) -> Result<Option<End>, WalError> {
         let content = read_all(&**self.file)?;
-        let (mut last, mut offset) = (SEGMENT_HEADER_BYTES, SEGMENT_HEADER_BYTES);
-        if let Err(damage) = check_segment_header(&content, self.number) {
-            let place = Place { disk: self.disk, segment: self.number, offset: 0 };
-            return Err(place.corrupt(damage));
+        let first = read_segment_header(&content, self.number);
+        let mut sequence = first.map_err(|damage| self.place(0).corrupt(damage))?;
+        if let (Some(expected), Some(before)) = (*next, &self.before)
+            && expected != sequence
+        {
+            let detail = format!(
+                "batch {expected} is damaged or missing here, and the next segment begins with {sequence}"
+            );
+            return Err(before.corrupt(&detail));
         }
-        self.check_start(&content, *sequence)?;
-        loop {
-            let expected = sequence.map_or(0, |last| last + 1);
-            match self.batch_at(&content, offset, *sequence) {
-                Some((header, body)) => {
-                    *sequence = Some(header.sequence);
-                    self.replay(&body, offset + BATCH_HEADER_BYTES, groups)?;
-                    last = offset;
-                    offset += header.batch_bytes();
-                }
-                None if self.last => {
-                    self.check_tail(&content, offset, expected)?;
-                    if offset == SEGMENT_HEADER_BYTES {
-                        return self.check_unfinished().map(|()| None);
-                    }
-                    return Ok(Some(self.end(last, offset, content.len())));
-                }
-                // The first batch of the next segment will tell whether one is damaged here.
-                None => return Ok(Some(self.end(last, offset, content.len()))),
+        let (mut last, mut offset) = (SEGMENT_HEADER_BYTES, SEGMENT_HEADER_BYTES);
+        while let Some((header, body)) = self.batch_at(&content, offset, sequence) {
+            self.replay(&body, offset + BATCH_HEADER_BYTES, groups)?;
+            sequence += 1;
+            last = offset;
+            offset += header.batch_bytes();
+        }
+        *next = Some(sequence);
+        // The header of the next segment, if there is one, tells whether a batch is damaged here.
+        if self.last {
+            self.check_tail(&content, offset, sequence)?;
+            if offset == SEGMENT_HEADER_BYTES {
+                return self.check_unfinished().map(|()| None);
             }
         }
+        Ok(Some(self.end(last, offset, content.len())))
+    }
+
+    fn place(&self, offset: u64) -> Place<'_> {
+        Place { disk: self.disk, segment: self.number, offset }
     }
 
     fn end(&self, last: usize, offset: usize, capacity: usize) -> End {
@@ -209,47 +208,24 @@ impl Scan<'_> {
         }
     }
 
-    /// The first batch continues where the segment before ended, or something is damaged there; and
-    /// every segment but the last has a first batch.
-    fn check_start(&self, content: &Bytes, sequence: Option<u64>) -> Result<(), WalError> {
-        let first = BatchHeader::read(&content[SEGMENT_HEADER_BYTES..])
-            .filter(|header| header.segment == self.number);
-        let expected = sequence.map(|last| last + 1);
-        match (first, expected, &self.before) {
-            (Some(first), Some(expected), Some(before)) if first.sequence != expected => {
-                Err(before.corrupt("a damaged batch with sound ones in the next segment"))
-            }
-            _ if self.last || self.batch_at(content, SEGMENT_HEADER_BYTES, sequence).is_some() => {
-                Ok(())
-            }
-            _ => {
-                let offset = SEGMENT_HEADER_BYTES as u64;
-                let place = Place { disk: self.disk, segment: self.number, offset };
-                Err(place.corrupt("the segment's first batch is damaged"))
-            }
-        }
-    }
-
     /// A segment goes only once a later one holds a batch: one without a batch is not alone, unless
     /// it is the first ever.
     fn check_unfinished(&self) -> Result<(), WalError> {
         if self.before.is_some() || self.number == FIRST_SEGMENT {
             return Ok(());
         }
-        let place = Place { disk: self.disk, segment: self.number, offset: 0 };
-        Err(place.corrupt("the segment is empty, and those before it are missing"))
+        Err(self.place(0).corrupt("the segment is empty, and those before it are missing"))
     }
 
-    /// The sound batch at `offset` that continues the sequence.
+    /// The sound batch at `offset`, if it is number `sequence`.
     fn batch_at(
         &self,
         content: &Bytes,
         offset: usize,
-        sequence: Option<u64>,
+        sequence: u64,
     ) -> Option<(BatchHeader, Bytes)> {
         let header = BatchHeader::read(content.get(offset..)?)?;
-        let continues = sequence.is_none_or(|last| header.sequence == last + 1);
-        if header.segment != self.number || !continues {
+        if header.segment != self.number || header.sequence != sequence {
             return None;
         }
         let start = offset + BATCH_HEADER_BYTES;
@@ -261,18 +237,12 @@ impl Scan<'_> {
         header.matches(&body).then_some((header, body))
     }
 
-    /// The same as `check_tail`, for a segment that turned out to be the last one later.
-    fn check_end(&self, offset: u64, sequence: Option<u64>) -> Result<(), WalError> {
-        let offset = usize::try_from(offset).expect("it was an index before");
-        self.check_tail(&read_all(&**self.file)?, offset, sequence.map_or(0, |last| last + 1))
-    }
-
     /// Nothing sound may lie behind the last sound batch but one: that would mean an acknowledged
     /// batch is damaged.
     fn check_tail(&self, content: &Bytes, offset: usize, expected: u64) -> Result<(), WalError> {
         let rest = content.get(offset..).unwrap_or_default();
         if contains_batch(rest, self.number, expected + 1) {
-            let place = Place { disk: self.disk, segment: self.number, offset: offset as u64 };
+            let place = self.place(offset as u64);
             return Err(place.corrupt("a damaged batch with sound ones behind it"));
         }
         if BatchHeader::read(rest)
@@ -290,7 +260,7 @@ impl Scan<'_> {
         start: usize,
         groups: &mut BTreeMap<GroupId, Replay>,
     ) -> Result<(), WalError> {
-        let place = Place { disk: self.disk, segment: self.number, offset: start as u64 };
+        let place = self.place(start as u64);
         for found in read_body(body).map_err(|damage| place.corrupt(damage))? {
             let offset = u64::from(found.offset) + start as u64;
             let location = Location {

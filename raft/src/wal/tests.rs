@@ -490,7 +490,7 @@ fn a_missing_segment_is_named() {
 /// What a crash can leave of segment 2, which was just being made: its header is there.
 fn unfinished_segments() -> Vec<Vec<u8>> {
     let bytes = usize::try_from(small().segment_bytes).unwrap();
-    let header = format::segment_header(2, bytes as u64);
+    let header = format::segment_header(2, bytes as u64, 2);
     let mut batch = format::BatchWriter::new();
     batch.put(GROUP, &format::Record::Vote(Vote { term: 3, replica: 1, committed: true }));
     let batch = batch.finish(2, 2);
@@ -545,18 +545,25 @@ fn a_segment_that_was_never_finished_is_made_anew() {
 fn an_unfinished_segment_does_not_hide_damage_in_the_one_before() {
     let original = MemoryDisk::new();
     let log = Running::open(&original).unwrap();
-    log.append_range(GROUP, 0..3);
-    let second = format::SEGMENT_HEADER_BYTES + usize::try_from(log.wal.stats().bytes).unwrap();
-    log.append_range(GROUP, 3..5);
-    log.append_range(GROUP, 5..7);
+    let mut ends = vec![format::SEGMENT_HEADER_BYTES];
+    for first in [0, 2, 4] {
+        log.append_range(GROUP, first..first + 2);
+        ends.push(format::SEGMENT_HEADER_BYTES + usize::try_from(log.wal.stats().bytes).unwrap());
+    }
     log.close();
-    let disk = original.fork();
-    let unfinished = format::segment_header(2, 100);
-    disk.create("0000000000000002.log", 100).unwrap().write_at(0, &unfinished).unwrap();
-    assert!(Running::open(&disk.fork()).is_ok());
-    disk.flip_bit("0000000000000001.log", (second + format::BATCH_HEADER_BYTES + 9) * 8);
-    let message = Running::open(&disk).err().expect("two batches are lost").to_string();
-    assert!(message.contains("with sound ones behind it"), "{message}");
+    let unfinished = format::segment_header(2, 100, 3);
+    original.create("0000000000000002.log", 100).unwrap().write_at(0, &unfinished).unwrap();
+    assert!(Running::open(&original.fork()).is_ok());
+    for batch in ends.windows(2) {
+        // Its padding is not checked.
+        for bit in batch[0] * 8..(batch[1] - 8) * 8 {
+            let disk = original.fork();
+            disk.flip_bit("0000000000000001.log", bit);
+            let message = Running::open(&disk).err().expect("a batch is lost").to_string();
+            assert!(message.contains("the next segment begins with 3"), "{message}");
+            assert!(message.contains(&batch[0].to_string()), "{message}");
+        }
+    }
 }
 
 /// A copy may end early because a disk was full. What is missing may have been acknowledged.

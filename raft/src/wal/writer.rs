@@ -388,7 +388,7 @@ impl Writer {
             (disk.create(NEW_NAME, size.max(bytes_min))?, NEW_NAME.to_string())
         };
         let capacity = file.length()?;
-        file.write_at(0, &segment_header(number, capacity))?;
+        file.write_at(0, &segment_header(number, capacity, self.position.sequence))?;
         file.sync()?;
         disk.rename(&made, &name)?;
         disk.sync_directory()?;
