@@ -261,10 +261,15 @@ pub enum Refusal {
     WrongPartition,
     /// The transaction works on more than replicas do at once.
     #[error(
-        "The items of the batch, as they were and as they would be, have more than {TRANSACTION_BYTES_MAX} \
-         bytes, too many indexed values, or conditions and computed properties that take long. Split the batch."
+        "The batch has more than {} operations, or its items, as they were and as they would be, have more than \
+         {TRANSACTION_BYTES_MAX} bytes, too many indexed values, or conditions and computed properties that take \
+         long. Split the batch.",
+        ItemNumber::OPERATIONS_MAX
     )]
     TransactionTooLarge,
+    /// The transaction replaces expired items that are not swept yet, and with these it is too large.
+    #[error("the partition has not caught up yet with what expired")]
+    SweepAwaited,
 }
 
 impl From<InvalidTtl> for Refusal {

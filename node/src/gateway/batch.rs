@@ -71,7 +71,7 @@ async fn carry_out(
         }
         Err(refused) => {
             let error = ApiError::from(refused.refusal);
-            if matches!(error, ApiError::StaleMap) {
+            if matches!(error, ApiError::StaleMap | ApiError::NotExecuted(_)) {
                 return Err(error.into());
             }
             let index = usize::from(refused.operation);

@@ -273,6 +273,7 @@ impl From<Refusal> for ApiError {
             Refusal::PatchFailed(failure) => failure.into(),
             Refusal::WrongPartition => ApiError::StaleMap,
             Refusal::TransactionTooLarge => ApiError::TooLarge(message),
+            Refusal::SweepAwaited => ApiError::NotExecuted(message),
         }
     }
 }

@@ -60,8 +60,10 @@ pub(super) struct Draft<'p> {
     due: Option<Seconds>,
     /// What deleting the items that were swept would have cost a user.
     pub(super) swept: Charge,
-    /// Bytes of the bodies that the writes of this entry found or stored.
+    /// Bytes of the bodies that the writes of this entry work on: what they found alive, replace, and store.
     handled: usize,
+    /// Whether they replace what has expired and is not swept yet.
+    meets_dead: bool,
     /// Operations that are left to them, for conditions of patches and computed properties.
     pub(super) operations: u64,
     /// What the writes of this entry did so far, for the later ones to see.
@@ -201,6 +203,7 @@ impl<'p> Draft<'p> {
             due: None,
             swept: Charge::ZERO,
             handled: 0,
+            meets_dead: false,
             operations: TRANSACTION_OPERATIONS_MAX,
             touched: Vec::new(),
             written: BTreeMap::new(),
@@ -279,7 +282,7 @@ impl<'p> Draft<'p> {
     /// Carries out a transaction; a refusal takes back every write before it.
     fn write(&mut self, writes: Vec<ItemWrite>) -> Result<Result<Vec<Written>, Refused>, Fault> {
         let before = self.state;
-        (self.handled, self.operations) = (0, TRANSACTION_OPERATIONS_MAX);
+        (self.handled, self.meets_dead, self.operations) = (0, false, TRANSACTION_OPERATIONS_MAX);
         let mut written = Vec::with_capacity(writes.len());
         for (operation, write) in (0_u16..).zip(writes) {
             let done = if usize::from(operation) < ItemNumber::OPERATIONS_MAX {
@@ -316,10 +319,10 @@ impl<'p> Draft<'p> {
             return Ok(Err((Refusal::WrongPartition, Charge::ZERO)));
         }
         let stored = self.stored(&key)?;
-        if let Err(too_much) = self.handle(stored.as_ref().map_or(0, |item| item.body.len())) {
+        let live = stored.as_ref().filter(|item| !self.is_dead(&key, item));
+        if let Err(too_much) = self.handle(live.map_or(0, |item| item.body.len())) {
             return Ok(Err(too_much));
         }
-        let live = stored.as_ref().filter(|item| !self.is_dead(&key, item));
         if live.is_some_and(|item| !precondition.means(item.stamp.number)) {
             return Ok(Err((Refusal::NotFound, Charge::NOT_FOUND)));
         }
@@ -330,7 +333,8 @@ impl<'p> Draft<'p> {
         };
         Ok(Ok(match step {
             Step::Store { document, effect, shows_body } => {
-                if let Err(too_much) = self.handle(document.body.len()) {
+                let replaced = if live.is_none() { stored.as_ref() } else { None };
+                if let Err(too_much) = self.handle_store(&document, replaced) {
                     return Ok(Err(too_much));
                 }
                 if let Err(taken) = self.check_unique(&key, number, &document.body)? {
@@ -341,13 +345,12 @@ impl<'p> Draft<'p> {
             }
             Step::Move { from, to, document } => {
                 let stored = self.stored(&to)?;
-                let bytes = document.body.len() + stored.as_ref().map_or(0, |item| item.body.len());
-                if let Err(too_much) = self.handle(bytes) {
-                    return Ok(Err(too_much));
-                }
                 if let Some(taken) = stored.as_ref().filter(|item| !self.is_dead(&to, item)) {
                     let looked_at = Charge::point_read(taken.body.len());
                     return Ok(Err((Refusal::Conflict, looked_at)));
+                }
+                if let Err(too_much) = self.handle_store(&document, stored.as_ref()) {
+                    return Ok(Err(too_much));
                 }
                 let number = Some(from.stamp.number);
                 if let Err(taken) = self.check_unique(&to, number, &document.body)? {
@@ -386,11 +389,22 @@ impl<'p> Draft<'p> {
         let is_too_much = self.handled > TRANSACTION_BYTES_MAX
             || self.entries.added() > TRANSACTION_ENTRIES_BYTES_MAX
             || self.operations == 0;
-        if is_too_much {
-            Err((Refusal::TransactionTooLarge, Charge::point_read(bytes)))
-        } else {
-            Ok(())
-        }
+        if is_too_much { Err((self.too_large(), Charge::point_read(bytes))) } else { Ok(()) }
+    }
+
+    /// The same for a write that stores a document, perhaps over a version that has expired.
+    fn handle_store(
+        &mut self,
+        document: &Document,
+        dead: Option<&Item>,
+    ) -> Result<(), (Refusal, Charge)> {
+        self.meets_dead |= dead.is_some();
+        self.handle(document.body.len() + dead.map_or(0, |item| item.body.len()))
+    }
+
+    /// Nobody can see what has expired: once it is swept, it is told whether the rest is too much.
+    fn too_large(&self) -> Refusal {
+        if self.meets_dead { Refusal::SweepAwaited } else { Refusal::TransactionTooLarge }
     }
 
     /// True if everything a write touches lies in this partition. A renamed item must stay in its
@@ -471,7 +485,7 @@ impl<'p> Draft<'p> {
                 Ok(Step::Store { document, effect: Effect::Replaced, shows_body: true })
             }
             Err(PatchFailure::Condition) if self.operations == 0 => {
-                Err((Refusal::TransactionTooLarge, Charge::point_read(live.body.len())))
+                Err((self.too_large(), Charge::point_read(live.body.len())))
             }
             Err(PatchFailure::Condition) => {
                 Err((Refusal::PreconditionFailed, Charge::point_read(live.body.len())))

@@ -110,6 +110,32 @@ fn a_transaction_works_on_only_so_many_bytes() {
     }
 }
 
+/// What has expired does not exist: it makes no transaction too large, which may only have to wait for the sweeper.
+#[test]
+fn expired_items_make_no_transaction_too_large() {
+    let body = format!("{{\"x\":\"{}\"}}", "x".repeat(2 << 20));
+    let many = TRANSACTION_BYTES_MAX / body.len() + 1;
+    let partition = partition(&MemoryEngine::default());
+    let (epoch, policy) = (PolicyEpoch(1), policy(Some(-1)));
+    apply(&partition, 1, Command::SetTtlPolicy { epoch, policy, retention: None });
+    let stored = |id: usize, text: &str| {
+        writes(upsert_body(3 * id as u64, Some(1), text.as_bytes(), 0)).remove(0)
+    };
+    for id in 1..=many {
+        assert_eq!(write(&partition, &[stored(id, &body)]), Ok(1));
+    }
+    let small: Vec<_> = (1..=many).map(|id| stored(id, "{}")).collect();
+    assert_eq!(write(&partition, &small), Err((many - 1, Refusal::TransactionTooLarge)));
+    apply(&partition, 2, Command::AdvanceClock);
+    assert_eq!(write(&partition, &small), Err((many - 1, Refusal::SweepAwaited)));
+    let gone = ItemWrite { action: Action::Read, ..small[many - 1].clone() };
+    let others = [&small[..many - 1], &[gone]].concat();
+    assert_eq!(write(&partition, &others), Err((many - 1, Refusal::NotFound)));
+    let limit = NonZeroU32::new(100).unwrap();
+    apply(&partition, 2, Command::Sweep { limit, grace: Millis(0) });
+    assert_eq!(write(&partition, &small), Ok(many));
+}
+
 /// Conditions that each are within their limit may not take forever together.
 #[test]
 fn a_transaction_judges_only_so_long() {

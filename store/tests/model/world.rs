@@ -588,6 +588,6 @@ fn refusal(refusal: &Refusal) -> Refused {
         Refusal::InvalidTtl { .. } => Refused::InvalidTtl,
         Refusal::PatchFailed(_) => Refused::PatchFailed,
         Refusal::WrongPartition => panic!("all items lie in the one partition"),
-        Refusal::TransactionTooLarge => panic!("all items are small"),
+        Refusal::TransactionTooLarge | Refusal::SweepAwaited => panic!("all items are small"),
     }
 }
