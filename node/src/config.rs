@@ -12,8 +12,8 @@ use std::time::Duration;
 use ephemeris_raft::GroupOptions;
 use ephemeris_store::ids::NodeId;
 use ephemeris_store::time::Millis;
-use figment::Figment;
 use figment::providers::{Env, Format as _, Serialized, Toml};
+use figment::{Figment, Provider};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -188,6 +188,14 @@ pub(crate) enum InvalidSettings {
 
 type Result<T> = std::result::Result<T, InvalidSettings>;
 
+/// Settings that give a key, and those that give a file with it.
+const KEY_SETTINGS: [(&str, &str); 4] = [
+    ("key", "key_file"),
+    ("secondary_key", "secondary_key_file"),
+    ("read_only_key", "read_only_key_file"),
+    ("secondary_read_only_key", "secondary_read_only_key_file"),
+];
+
 impl Settings {
     /// Puts flags over environment over file over defaults.
     pub(crate) fn load(file: Option<&Path>, flags: impl Serialize) -> Result<Self> {
@@ -201,9 +209,23 @@ impl Settings {
         let names = setting_names();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let environment = Env::prefixed(PREFIX).only(&names);
-        let settings = figment.merge(environment).merge(Serialized::defaults(flags)).extract();
+        let settings = over(over(figment, environment), Serialized::defaults(flags)).extract();
         settings.map_err(|error| InvalidSettings::Malformed(without_source(&error)))
     }
+}
+
+/// Puts a layer of settings over others. A key that it gives in one way hides one that was given in the other.
+fn over(below: Figment, layer: impl Provider) -> Figment {
+    let layer = Figment::from(layer);
+    let mut below = below;
+    for (key, file) in KEY_SETTINGS {
+        for (given, other) in [(key, file), (file, key)] {
+            if layer.contains(given) {
+                below = below.merge(Serialized::default(other, None::<String>));
+            }
+        }
+    }
+    below.merge(layer)
 }
 
 /// What is wrong, without the line of the file that a syntax error shows: it may hold a key.

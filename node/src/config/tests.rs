@@ -157,3 +157,20 @@ fn flags_win_over_the_file_which_wins_over_defaults() {
     let error = Settings::load(Some(&file), serde_json::json!({})).unwrap_err();
     assert!(error.to_string().contains("htpp"), "{error}");
 }
+
+#[test]
+fn a_key_by_flag_wins_however_another_was_given() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("ephemeris.toml");
+    let keys = |below: &str, flags: serde_json::Value| {
+        std::fs::write(&file, below).unwrap();
+        let settings = Settings::load(Some(&file), flags).unwrap();
+        (settings.key.is_some(), settings.key_file.is_some())
+    };
+    let by_file = || serde_json::json!({ "key_file": "/run/key" });
+    assert_eq!(keys("key = \"a\"", by_file()), (false, true));
+    assert_eq!(keys("key_file = \"a\"", serde_json::json!({ "key": "b" })), (true, false));
+    assert_eq!(keys("secondary_key = \"a\"\nkey = \"a\"", serde_json::json!({})), (true, false));
+    let twice = "key_file = \"a\"\nkey = \"a\"";
+    assert_eq!(keys(twice, serde_json::json!({})), (true, true), "which one is meant?");
+}
