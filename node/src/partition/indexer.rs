@@ -8,15 +8,15 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use ephemeris_raft::Executor;
 use ephemeris_store::charge::Charge;
 use ephemeris_store::command::{Command, CommandEffect};
 use ephemeris_store::time::Seconds;
 use tracing::{debug, info};
 
+use super::NAP_MAX;
 use super::meter::Grant;
-use super::{NAP_MAX, PartitionError, PartitionService};
-use crate::clock::{self, SharedClock};
+use super::service::{COLLECT_EVERY, LOOK_EVERY, PartitionService, RETRY_PAUSE};
+use crate::clock;
 
 /// Items entered by one log entry, at first and at most.
 const BATCH_ITEMS: NonZeroU32 = NonZeroU32::new(100).expect("not zero");
@@ -24,29 +24,17 @@ const BATCH_ITEMS_MAX: NonZeroU32 = NonZeroU32::new(2000).expect("not zero");
 /// A log entry that takes longer than this, replication included, is followed by a smaller one; one
 /// that takes less than half of it by a larger one.
 const BATCH_TIME_MAX: Duration = Duration::from_millis(10);
-/// How often the policy is looked at, while something happens in the partition.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// How often left-over request units are collected, and the sweeper is waited for.
-const COLLECT_EVERY: Duration = Duration::from_millis(100);
 /// What entering an item is taken to cost before one was entered.
 const ITEM_CHARGE: Charge = Charge(4_000_000);
 /// Pause after a batch, in times what it took, while requests come.
 const REST_FACTOR: u32 = 4;
 /// Longest such pause.
 const REST_MAX: Duration = Duration::from_millis(200);
-/// A proposal that a leader cut off from the others has taken may never come to anything.
-const PROPOSAL_DEADLINE: Duration = Duration::from_secs(10);
-/// Pause after a proposal that came to nothing.
-const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
 /// Builds the index of one partition, during one term of its leader.
 pub(super) struct Indexer {
     /// The partition.
     pub(super) service: PartitionService,
-    /// The node's clock.
-    pub(super) clock: SharedClock,
-    /// Where the next items are looked for.
-    pub(super) executor: Executor,
 }
 
 /// How many items an entry may enter, and what entering one costs.
@@ -75,7 +63,7 @@ impl Indexer {
     fn something_is_due(&self) -> bool {
         let machine = self.service.group().machine();
         let is_due =
-            |due: Seconds| due > Seconds(0) && self.clock.now().interval.lo() >= due.start();
+            |due: Seconds| due > Seconds(0) && self.service.now().interval.lo() >= due.start();
         machine.is_clearing() || machine.due().is_some_and(is_due) && self.service.may_sweep()
     }
 
@@ -91,9 +79,16 @@ impl Indexer {
             Grant::Nothing => return COLLECT_EVERY,
         };
         let (asked_before, started) = (self.service.requests_seen(), clock::monotonic());
-        let Some((items, more, charge)) = self.propose(limit).await else {
-            pace.batch = BATCH_ITEMS;
+        let view = self.service.group().machine().snapshot();
+        let Some(step) = self.service.scan(move || view.build_step(limit)).await else {
             return RETRY_PAUSE;
+        };
+        let Some((effect, _)) = self.service.effect_of(Command::BuildIndex(step)).await else {
+            pace.batch = BATCH_ITEMS;
+            return Duration::ZERO;
+        };
+        let CommandEffect::IndexBuilt { items, more, charge } = effect else {
+            unreachable!("a build answers with what it entered")
         };
         if let Some(moment) = moment {
             self.service.meter().settle_left_over(moment.term, grant, charge);
@@ -111,31 +106,6 @@ impl Indexer {
                 let disturbs = self.service.requests_seen() != asked_before;
                 let rest = if disturbs { took * REST_FACTOR } else { Duration::ZERO };
                 rest.min(REST_MAX)
-            }
-        }
-    }
-
-    /// Items entered, whether there are more, and what it cost; none if nothing was executed.
-    async fn propose(&self, limit: NonZeroU32) -> Option<(u32, bool, Charge)> {
-        let view = self.service.group().machine().snapshot();
-        let step = match self.executor.run(move || view.build_step(limit)).await {
-            Ok(step) => step?,
-            Err(fault) => crate::supervisor::fault(&fault.to_string()),
-        };
-        let proposal = self.service.propose(Command::BuildIndex(step));
-        let proposing = tokio::time::timeout(PROPOSAL_DEADLINE, proposal);
-        let lost = Err(PartitionError::Unknown("no outcome in time".to_string()));
-        match proposing.await.unwrap_or(lost) {
-            Ok(outcome) => {
-                let CommandEffect::IndexBuilt { items, more, charge } = outcome.effect else {
-                    unreachable!("a build answers with what it entered")
-                };
-                Some((items, more, charge))
-            }
-            Err(PartitionError::Fault(reason)) => crate::supervisor::fault(&reason),
-            Err(error) => {
-                debug!(group = %self.service.group().group(), %error, "not executed");
-                None
             }
         }
     }

@@ -194,17 +194,8 @@ impl Actor {
             directory: self.context.directory.clone(),
             record: self.record.clone(),
         };
-        let sweeper = Sweeper {
-            service: self.service.clone(),
-            clock: self.context.clock.clone(),
-            executor: self.context.storage.executor,
-            term,
-        };
-        let indexer = Indexer {
-            service: self.service.clone(),
-            clock: self.context.clock.clone(),
-            executor: self.context.storage.executor,
-        };
+        let sweeper = Sweeper { service: self.service.clone(), term };
+        let indexer = Indexer { service: self.service.clone() };
         tasks.spawn("leader", async move {
             let group = duties.service.group();
             // What earlier leaders left is applied before anything is decided. A leader is told so a

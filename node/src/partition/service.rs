@@ -17,14 +17,15 @@
 //! A replica that does not lead answers reads at the partition's rate, too, and leaves the rest to the
 //! leader.
 
+mod background;
 mod pages;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use ephemeris_raft::{Executor, Group, ProposeError, ReadError, wait_aligned};
-use ephemeris_store::catalog::{Container, Sweeping};
+use ephemeris_raft::{Executor, Group, ProposeError, ReadError};
+use ephemeris_store::catalog::Container;
 use ephemeris_store::charge::Charge;
 use ephemeris_store::command::{
     Action, Command, CommandEffect, ItemWrite, Outcome, Proposal, TooManyCleared, Written,
@@ -38,6 +39,7 @@ use ephemeris_store::ttl::{Life, PolicyEpoch, TtlPolicy, TtlState, Vouchers};
 use tokio::sync::Mutex;
 use tracing::warn;
 
+pub(super) use self::background::{COLLECT_EVERY, LOOK_EVERY, RETRY_PAUSE};
 use super::meter::{Draw, Gauges, Meter, Moment};
 use super::{
     Burst, PartitionError, PartitionRequest, PartitionResponse, PartitionStatistics, Policies,
@@ -131,33 +133,6 @@ impl PartitionService {
             jumped_to: Arc::default(),
             meter: Meter::new(burst),
             reads: Meter::new(Burst::Off),
-        }
-    }
-
-    /// Waits for so long; while nothing happens in the group, until something does, or for `idle` at most.
-    pub(super) async fn nap(&self, active: Duration, idle: Duration) {
-        wait_aligned(active.min(idle)).await;
-        if let Some(more) = idle.checked_sub(active) {
-            tokio::select! {
-                biased;
-                () = self.group.await_activity() => {}
-                () = wait_aligned(more) => {}
-            }
-        }
-    }
-
-    /// How long the dead are kept after a jump of the clock.
-    pub(super) fn purge_grace(&self) -> Millis {
-        self.purge_grace
-    }
-
-    /// True if what has expired may be removed; otherwise it stays for a while, and nobody sees it.
-    pub(super) fn may_sweep(&self) -> bool {
-        match self.directory.current().state().sweeping() {
-            Sweeping::Running => {
-                !self.group.machine().state().ttl().keeps_the_dead(self.purge_grace)
-            }
-            Sweeping::Paused => false,
         }
     }
 

@@ -374,12 +374,7 @@ impl World {
             Millis(0),
             Burst::Saved,
         );
-        let sweeper = Sweeper {
-            service: service.clone(),
-            clock: clock.clone(),
-            executor: Executor::Inline,
-            term: 0,
-        };
+        let sweeper = Sweeper { service: service.clone(), term: 0 };
         // One on every node, whoever leads: a deposed leader's sweeps must do no harm.
         tasks.push(tokio::task::spawn_local(host.run(sweeper.run())));
         let running = Running { host, service, clock, storage, tasks };

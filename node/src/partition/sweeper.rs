@@ -20,7 +20,6 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use ephemeris_raft::Executor;
 use ephemeris_store::charge::Charge;
 use ephemeris_store::command::{Command, CommandEffect};
 use ephemeris_store::partition::Backlog;
@@ -29,9 +28,10 @@ use ephemeris_store::ttl::JUMP_MAX;
 use futures_util::future::join_all;
 use tracing::{debug, info};
 
+use super::NAP_MAX;
 use super::meter::Grant;
-use super::{NAP_MAX, PartitionError, PartitionService};
-use crate::clock::{self, SharedClock};
+use super::service::{COLLECT_EVERY, LOOK_EVERY, PartitionService, RETRY_PAUSE};
+use crate::clock;
 
 /// Items that one entry may remove: at first, at most, and however long applying takes.
 const BATCH_ITEMS: NonZeroU32 = NonZeroU32::new(250).expect("not zero");
@@ -43,10 +43,6 @@ const APPLY_TIME_MAX: Duration = Duration::from_millis(5);
 /// Entries under way at the same time, while no request comes and a backlog waits: the next one is
 /// replicated while one is applied.
 const BATCHES_AT_ONCE: u32 = 3;
-/// How often the alarm is looked at, while something happens in the partition: a write may have set it earlier.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// How often left-over request units are collected.
-const COLLECT_EVERY: Duration = Duration::from_millis(100);
 /// What an expiry is taken to cost before one was seen, in bytes and indexed values.
 const ITEM_BYTES: usize = 1024;
 const ITEM_VALUES: u32 = 10;
@@ -61,11 +57,6 @@ const REST_FACTOR_LATE: u32 = 4;
 const LATE: Seconds = Seconds(60);
 /// Longest such pause: a proposal that waited for the network was not busy meanwhile.
 const REST_MAX: Duration = Duration::from_millis(500);
-/// A proposal that a leader cut off from the others has taken may never come to anything; a second one
-/// does no harm.
-const PROPOSAL_DEADLINE: Duration = Duration::from_secs(10);
-/// Pause after a proposal that came to nothing.
-const RETRY_PAUSE: Duration = Duration::from_millis(500);
 /// An idle partition's clock is advanced this often, so that its next entry is no jump.
 const ADVANCE_EVERY: Millis = Millis(JUMP_MAX.0 / 2);
 
@@ -73,10 +64,6 @@ const ADVANCE_EVERY: Millis = Millis(JUMP_MAX.0 / 2);
 pub(super) struct Sweeper {
     /// The partition.
     pub(super) service: PartitionService,
-    /// The node's clock.
-    pub(super) clock: SharedClock,
-    /// Where scans run.
-    pub(super) executor: Executor,
     /// The leader's term.
     pub(super) term: u64,
 }
@@ -183,7 +170,7 @@ impl Sweeper {
     async fn advance(&self) {
         let clock = || self.service.group().machine().state().ttl().clock();
         let before = clock();
-        if self.propose(Command::AdvanceClock).await.is_some() && clock() == before {
+        if self.service.effect_of(Command::AdvanceClock).await.is_some() && clock() == before {
             tokio::time::sleep(RETRY_PAUSE).await;
         }
     }
@@ -202,7 +189,7 @@ impl Sweeper {
     /// What there is to do as far as time tells.
     async fn duty_by_time(&self, pace: &mut Pace) -> Duty {
         let machine = self.service.group().machine();
-        let now = self.clock.now();
+        let now = self.service.now();
         if !now.is_sure() {
             return Duty::Rest(LOOK_EVERY);
         }
@@ -294,7 +281,7 @@ impl Sweeper {
             tokio::time::sleep(RETRY_PAUSE).await;
             return None;
         }
-        let proposed = commands.into_iter().map(|command| self.propose(command));
+        let proposed = commands.into_iter().map(|command| self.service.effect_of(command));
         let effects: Option<Vec<_>> = join_all(proposed).await.into_iter().collect();
         let took = started.elapsed();
         let nothing = Swept {
@@ -320,15 +307,13 @@ impl Sweeper {
     /// What removes the next of what was deleted with its logical partition, if there is any.
     async fn sweep_cleared(&self, limit: NonZeroU32) -> Vec<Command> {
         let view = self.service.group().machine().snapshot();
-        match self.executor.run(move || view.cleared_rows(limit)).await {
-            Ok(rows) => rows.map(Command::SweepCleared).into_iter().collect(),
-            Err(fault) => crate::supervisor::fault(&fault.to_string()),
-        }
+        let rows = self.service.scan(move || view.cleared_rows(limit)).await;
+        rows.map(Command::SweepCleared).into_iter().collect()
     }
 
     /// The last second that has surely begun.
     fn second(&self) -> Seconds {
-        self.clock.now().interval.lo().floor_seconds()
+        self.service.now().interval.lo().floor_seconds()
     }
 
     /// What is due stays for now. Once a second the log is made to say that it is dead, as by a sweep, so
@@ -340,12 +325,9 @@ impl Sweeper {
         }
         pace.kept_in = second;
         let machine = self.service.group().machine().clone();
-        match self.executor.run(move || machine.next_due()).await {
-            Ok(next) if next.is_some_and(|next| next <= second) => {
-                self.propose(Command::AdvanceClock).await;
-            }
-            Ok(_) => {}
-            Err(fault) => crate::supervisor::fault(&fault.to_string()),
+        let next = self.service.scan(move || machine.next_due()).await;
+        if next.is_some_and(|next| next <= second) {
+            self.service.effect_of(Command::AdvanceClock).await;
         }
         self.count_backlog(pace, second).await;
     }
@@ -358,33 +340,13 @@ impl Sweeper {
         pace.counted_in = second;
         let machine = self.service.group().machine();
         let (view, spec) = (machine.snapshot(), *machine.spec());
-        match self.executor.run(move || view.backlog(&spec, COUNT_ROWS_MAX)).await {
-            Ok(backlog) => self.service.meter().note_backlog(backlog),
-            Err(fault) => crate::supervisor::fault(&fault.to_string()),
-        }
-    }
-
-    /// The effect of a command, and how long applying it took; none, after a pause, if it was not executed.
-    async fn propose(&self, command: Command) -> Option<(CommandEffect, Duration)> {
-        let proposing =
-            tokio::time::timeout(PROPOSAL_DEADLINE, self.service.propose_timed(command));
-        let lost = Err(PartitionError::Unknown("no outcome in time".to_string()));
-        match proposing.await.unwrap_or(lost) {
-            Ok((outcome, applying)) => Some((outcome.effect, applying)),
-            Err(PartitionError::Fault(reason)) => crate::supervisor::fault(&reason),
-            Err(error) => {
-                debug!(group = %self.service.group().group(), %error, "not executed");
-                tokio::time::sleep(RETRY_PAUSE).await;
-                None
-            }
-        }
+        let backlog = self.service.scan(move || view.backlog(&spec, COUNT_ROWS_MAX)).await;
+        self.service.meter().note_backlog(backlog);
     }
 
     async fn look_up(&self) {
         let machine = self.service.group().machine().clone();
-        if let Err(fault) = self.executor.run(move || machine.find_due()).await {
-            crate::supervisor::fault(&fault.to_string());
-        }
+        self.service.scan(move || machine.find_due()).await;
     }
 }
 

@@ -170,20 +170,15 @@ impl Node {
         let directory = Directory::new(catalog.clone());
         let service = PartitionService::new(
             group.await.unwrap(),
-            clock.clone(),
+            clock,
             directory,
             Executor::Inline,
             Millis(0),
             burst,
         );
-        let sweeper = Sweeper {
-            service: service.clone(),
-            clock: clock.clone(),
-            executor: Executor::Inline,
-            term: 0,
-        };
+        let sweeper = Sweeper { service: service.clone(), term: 0 };
         let sweeping = tokio::task::spawn_local(sweeper.run());
-        let indexer = Indexer { service: service.clone(), clock, executor: Executor::Inline };
+        let indexer = Indexer { service: service.clone() };
         let indexing = tokio::task::spawn_local(indexer.run());
         Self { service, catalog, tasks: vec![writing, sweeping, indexing] }
     }
