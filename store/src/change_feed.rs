@@ -70,7 +70,7 @@ pub fn read_changes(
     let first = match start {
         FeedStart::Beginning => Lsn(0),
         FeedStart::Now => Lsn(view.state().lsn().0 + 1),
-        FeedStart::At(second) => first_stamped(view, spec, second)?,
+        FeedStart::At(second) => view.first_stamped(second)?,
         FeedStart::After(lsn) => Lsn(lsn.0.saturating_add(1)),
     };
     let work = QueryWork::default();
@@ -167,28 +167,4 @@ fn range_from(spec: &PartitionSpec, first: Lsn) -> KeyRange {
     let feed = KeyRange::prefix(Table::Feed, spec.group.0.to_be_bytes().to_vec());
     let start = feed_key(spec.group, FeedPosition::start_of(first));
     KeyRange { start, ..feed }
-}
-
-/// The first entry with a row stamped at or after `second`: stamps never decrease along the feed, so
-/// halving finds it.
-fn first_stamped(
-    view: &PartitionView,
-    spec: &PartitionSpec,
-    second: Seconds,
-) -> Result<Lsn, Fault> {
-    let (mut low, mut high) = (0, view.state().lsn().0 + 1);
-    while low < high {
-        let middle = low + (high - low) / 2;
-        let row = view.scan(&range_from(spec, Lsn(middle))).next().transpose()?;
-        let reached = match row {
-            None => true,
-            Some((_, row)) => VersionRow::decode(&row)?.stamp.ts >= second,
-        };
-        if reached {
-            high = middle;
-        } else {
-            low = middle + 1;
-        }
-    }
-    Ok(Lsn(low))
 }

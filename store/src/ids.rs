@@ -138,7 +138,7 @@ impl ItemNumber {
             .expect("a log has less than 2^45 entries of few operations")
     }
 
-    /// The same of what somebody says; none if no log entry is or has that.
+    /// The same of what was stored; none if no log entry is or has that.
     pub(crate) fn checked(slot: u8, lsn: Lsn, operation: u16) -> Option<Self> {
         let is_possible =
             lsn.0 < 1 << ITEM_LSN_BITS && usize::from(operation) < Self::OPERATIONS_MAX;

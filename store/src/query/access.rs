@@ -283,7 +283,7 @@ struct Probe<'a> {
 }
 
 impl Probe<'_> {
-    /// How many entries of a condition there are to step over, counted up to so many.
+    /// How much stepping over the entries of a condition takes, in entries that lead to items, counted up to so many.
     fn entries_of(&self, followed: &Followed, entries_max: u64) -> Result<u64, Interrupt> {
         self.count(followed.legs.iter().flat_map(|leg| &leg.ranges), entries_max)
     }

@@ -162,7 +162,10 @@ impl Pager<'_> {
             Direction::Forward => order.ranges.iter().collect(),
             Direction::Backward => order.ranges.iter().rev().collect(),
         };
-        for range in ranges {
+        for (nth, range) in (1_u64..).zip(ranges) {
+            if nth.is_multiple_of(RANGES_BETWEEN_SIGNALS) {
+                self.stop_if_told()?;
+            }
             let range = match (&start, order.direction) {
                 (None, _) => range.clone(),
                 (Some(start), Direction::Forward) => range.clone().from(&start.in_order),

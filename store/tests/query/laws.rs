@@ -350,7 +350,7 @@ fn nothing_is_equal_to_what_is_undefined() {
 }
 
 /// Fails unless pages of so many rows have these rows, in their order if the query has one.
-fn gives(
+pub(crate) fn gives(
     world: &World,
     (query, is_ordered): (&str, bool),
     rows: usize,

@@ -6,6 +6,7 @@ mod laws;
 mod paging;
 mod signals;
 mod spatial;
+mod stamped;
 #[path = "../support/query.rs"]
 mod support;
 mod world;

@@ -172,6 +172,15 @@ impl World {
     }
 
     fn fill(&self, partition: &Partition, items: &[Value]) {
+        self.write_to(partition, STORED_AT, items);
+    }
+
+    /// Writes items, over those of the same ids.
+    pub(crate) fn write_at(&self, now: Millis, items: &[Value]) {
+        self.partitions.iter().for_each(|partition| self.write_to(partition, now, items));
+    }
+
+    fn write_to(&self, partition: &Partition, now: Millis, items: &[Value]) {
         let write = |(at, item): (usize, &Value)| {
             let mut item = item.clone();
             if item.get("id").is_none() {
@@ -191,7 +200,7 @@ impl World {
         let writes = items.iter().enumerate().map(write);
         let writes: Vec<_> = writes.filter(|one| slots.contains(one.key.slot())).collect();
         for some in writes.chunks(ItemNumber::OPERATIONS_MAX) {
-            Self::apply(partition, Command::Write(some.to_vec()));
+            Self::apply_at(now, partition, Command::Write(some.to_vec()));
         }
     }
 
