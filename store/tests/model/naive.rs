@@ -130,10 +130,11 @@ impl Model {
         let jumps = lo > self.clock + JUMP;
         let vouching = readings.iter().filter(|reading| **reading + VOUCH_SLACK >= lo).count();
         if !jumps || vouching * 2 > NODES {
-            self.clock = self.clock.max(lo);
-            if jumps && self.default_ttl.is_some() {
+            // A first reading is no jump of anything.
+            if jumps && self.clock > 0 && self.default_ttl.is_some() {
                 self.jumped_to = Some(lo);
             }
+            self.clock = self.clock.max(lo);
         }
         self.last_ts = self.last_ts.max(hi.max(self.clock).div_ceil(1000));
         self.moments.push((self.clock / 1000, self.default_ttl));
