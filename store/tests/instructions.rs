@@ -40,7 +40,7 @@ const DUE: Seconds = Seconds(2000);
 const LONG_LIFETIME: i64 = 1_000_000_000;
 const CONTAINER: ContainerNumber = ContainerNumber { database: DatabaseNumber(1), number: 1 };
 
-fn check<S, R>(test: &str, setup: impl FnOnce() -> S, work: impl FnOnce(S) -> R) {
+fn check<S, R>(test: &str, setup: impl FnOnce() -> S, work: impl FnOnce(&mut S) -> R) {
     let table = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/instructions.txt");
     support::check(&table, test, setup, work);
 }
@@ -201,7 +201,7 @@ impl World {
 #[test]
 fn parse_and_normalise_1_kb() {
     let setup = || (rules(), body(7));
-    check("parse_and_normalise_1_kb", setup, |(rules, body)| rules.parse(&body).expect("an item"));
+    check("parse_and_normalise_1_kb", setup, |(rules, body)| rules.parse(body).expect("an item"));
 }
 
 #[test]
@@ -213,7 +213,8 @@ fn encode_a_proposal() {
 #[test]
 fn decode_a_proposal() {
     let setup = || codec::encode(&proposal(STORED_AT, Command::Write(vec![create(&rules(), 7)])));
-    let decode = |bytes: Vec<u8>| codec::decode::<Proposal>(&bytes).expect("it was just encoded");
+    let decode =
+        |bytes: &mut Vec<u8>| codec::decode::<Proposal>(bytes).expect("it was just encoded");
     check("decode_a_proposal", setup, decode);
 }
 
@@ -224,10 +225,9 @@ fn apply_1000_creates() {
         let entries = world.creates();
         (world, entries)
     };
-    check("apply_1000_creates", setup, |(mut world, entries)| {
-        world.apply_all(&entries);
+    check("apply_1000_creates", setup, |(world, entries)| {
+        world.apply_all(entries);
         assert_eq!(world.partition.state().items(), u64::from(ITEMS));
-        world
     });
 }
 
@@ -238,12 +238,11 @@ fn sweep_1000_items() {
         world.apply(DUE, Command::AdvanceClock);
         world
     };
-    check("sweep_1000_items", setup, |mut world| {
+    check("sweep_1000_items", setup, |world| {
         let limit = NonZeroU32::new(ITEMS).expect("not zero");
         let swept = world.apply(DUE, Command::Sweep { limit, grace: Millis(0) });
         let CommandEffect::Swept { removed, .. } = swept else { panic!("{swept:?}") };
         assert_eq!(removed, ITEMS);
-        world
     });
 }
 
@@ -255,10 +254,9 @@ fn check_read(test: &str, policy: TtlPolicy) {
         (world, key)
     };
     check(test, setup, |(world, key)| {
-        let fetched = world.partition.fetch(&key).expect("memory reads");
+        let fetched = world.partition.fetch(key).expect("memory reads");
         fetched.judge(STORED_AT.start());
-        let json = fetched.into_item().expect("it is there").to_json(CONTAINER);
-        (world, json)
+        fetched.into_item().expect("it is there").to_json(CONTAINER)
     });
 }
 
@@ -291,7 +289,7 @@ fn query_1000_items() {
         let view = world.partition.snapshot();
         let (spec, key) = (world.partition.spec(), world.rules.key());
         let limits = PageLimits { rows: usize::MAX, bytes: usize::MAX, items: usize::MAX };
-        let question = Question { query: &query, scope: &Scope::default(), resume: None, limits };
+        let question = Question { query, scope: &Scope::default(), resume: None, limits };
         let run = Run::new(Moment::new(hi, hi, 1));
         let source = Source { view: &view, spec, key, hi };
         let outcome = run_page(source, question, &run, &|| Signal::Go).expect("memory reads");

@@ -25,7 +25,7 @@ const DATE: &str = "Fri, 20 Nov 2026 10:00:00 GMT";
 /// Bytes of an answer's body.
 const BODY_BYTES: usize = 1024;
 
-fn check<S, R>(test: &str, setup: impl FnOnce() -> S, work: impl FnOnce(S) -> R) {
+fn check<S, R>(test: &str, setup: impl FnOnce() -> S, work: impl FnOnce(&mut S) -> R) {
     let table = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/gateway/instructions.txt");
     support::check(&table, &format!("gateway::instructions::{test}"), setup, work);
 }
@@ -43,9 +43,8 @@ fn check_a_signature() {
     };
     check("check_a_signature", setup, |(verifier, headers)| {
         let (segments, now) = (Segments::parse(PATH).unwrap(), parse_date(DATE).unwrap());
-        let credential = verifier.verify("GET", &segments, &headers, None, now);
+        let credential = verifier.verify("GET", &segments, headers, None, now);
         assert!(matches!(credential, Ok(Credential::ReadWriteKey)));
-        (verifier, headers)
     });
 }
 
@@ -63,8 +62,9 @@ fn build_the_headers_of_an_answer() {
         )
     };
     check("build_the_headers_of_an_answer", setup, |(data, body, activity, untaken)| {
-        let data = data.at(RangeId(0), Lsn(123_456)).item(Lsn(123_400));
+        let data = data.clone().at(RangeId(0), Lsn(123_456)).item(Lsn(123_400));
+        let body = std::mem::take(body);
         let reply = Reply::json(StatusCode::OK, body).charge(Charge::ZERO).data(data);
-        (reply.into_response(&activity, Duration::from_micros(420), &untaken), untaken)
+        reply.into_response(activity, Duration::from_micros(420), untaken)
     });
 }
