@@ -308,6 +308,50 @@ async fn t50_while_sweeping_is_paused_the_dead_stay_on_disk_and_invisible() {
     .await;
 }
 
+/// What is not swept yet counts for a batch that replaces it; it only has to wait.
+#[tokio::test]
+async fn a_batch_over_much_that_has_expired_waits_for_the_sweeper() {
+    let (cluster, container) = (Cluster::single().await, Container::new("shop", "carts"));
+    let client = cluster.client(1);
+    client.create_database("shop").await.expect(201);
+    client.create_container(&container, json!({ "defaultTtl": -1 })).await.expect(201);
+    let switch = async |to: &str| {
+        client
+            .ask(Call::post("/admin/ttl", json!({ "sweeping": to }).to_string()))
+            .await
+            .expect(200);
+    };
+    switch("paused").await;
+    let ids: Vec<String> = (0..9).map(|number| format!("large{number}")).collect();
+    for id in &ids {
+        let mut large = item(id, Some(1));
+        large["text"] = "x".repeat(2_000_000).into();
+        client.create_item(&container, &large).await.expect(201);
+    }
+    for id in &ids {
+        wait::until("it to expire", SWEEP_DEADLINE, async || {
+            (status(&client, &container, id).await == 404).then_some(())
+        })
+        .await;
+    }
+    let upsert = |id| json!({ "operationType": "Upsert", "resourceBody": item(id, None) });
+    let batch = ids.iter().map(|id| upsert(id)).collect::<Value>().to_string();
+    let batch = Call::post(container.items(), batch).key(&json!("k"));
+    let batch = batch.header("x-ms-cosmos-is-batch-request", "True");
+    let batch = batch.header("x-ms-cosmos-batch-atomic", "True");
+    let refused = client.send(&batch).await.expect("an answer").expect(429);
+    assert_eq!(refused.header("x-ms-retry-after-ms"), Some("200"));
+    assert_eq!(refused.header("x-ms-request-charge"), Some("0"));
+    assert_eq!(status(&client, &container, &ids[0]).await, 404, "nothing of it happened");
+    switch("running").await;
+    wait::until("the batch to be carried out", SWEEP_DEADLINE, async || {
+        let answer = client.send(&batch).await.expect("an answer");
+        (answer.status != 429).then(|| answer.expect(200))
+    })
+    .await;
+    assert_eq!(status(&client, &container, &ids[8]).await, 200);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_has_expired_stays_gone_over_a_leader_kill_and_a_full_restart() {
     let container = Container::new("shop", "carts");

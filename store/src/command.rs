@@ -267,8 +267,11 @@ pub enum Refusal {
         ItemNumber::OPERATIONS_MAX
     )]
     TransactionTooLarge,
-    /// The transaction replaces expired items that are not swept yet, and with these it is too large.
-    #[error("the partition has not caught up yet with what expired")]
+    /// The transaction replaces dead items that are not swept yet, and with these it is too large.
+    #[error(
+        "with what has expired, or was deleted by its partition key, and is still being removed, it would be too \
+         much at once. Split the batch, or wait"
+    )]
     SweepAwaited,
 }
 

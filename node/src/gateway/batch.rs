@@ -1,7 +1,8 @@
 //! Transactional batches: up to a hundred operations on one logical partition, all or none.
 //!
 //! A batch is one log entry: its operations happen at one instant, with one LSN. If one cannot be
-//! carried out, the answer is 207: that operation tells why, all others say 424, nothing changed.
+//! carried out, the answer is 207: that operation tells why, all others say 424, nothing changed. If it has to
+//! wait for something, all of it is answered 429.
 //! One that is not to be atomic is a `bulk` request.
 
 mod bulk;

@@ -60,10 +60,10 @@ pub(super) struct Draft<'p> {
     due: Option<Seconds>,
     /// What deleting the items that were swept would have cost a user.
     pub(super) swept: Charge,
-    /// Bytes of the bodies that the writes of this entry work on: what they found alive, replace, and store.
+    /// Bytes of the bodies that the writes of this entry work on: of what they find alive, and of what they store.
     handled: usize,
-    /// Whether they replace what has expired and is not swept yet.
-    meets_dead: bool,
+    /// The same of what they replace that is dead and not swept yet.
+    handled_dead: usize,
     /// Operations that are left to them, for conditions of patches and computed properties.
     pub(super) operations: u64,
     /// What the writes of this entry did so far, for the later ones to see.
@@ -203,7 +203,7 @@ impl<'p> Draft<'p> {
             due: None,
             swept: Charge::ZERO,
             handled: 0,
-            meets_dead: false,
+            handled_dead: 0,
             operations: TRANSACTION_OPERATIONS_MAX,
             touched: Vec::new(),
             written: BTreeMap::new(),
@@ -282,7 +282,7 @@ impl<'p> Draft<'p> {
     /// Carries out a transaction; a refusal takes back every write before it.
     fn write(&mut self, writes: Vec<ItemWrite>) -> Result<Result<Vec<Written>, Refused>, Fault> {
         let before = self.state;
-        (self.handled, self.meets_dead, self.operations) = (0, false, TRANSACTION_OPERATIONS_MAX);
+        (self.handled, self.handled_dead, self.operations) = (0, 0, TRANSACTION_OPERATIONS_MAX);
         let mut written = Vec::with_capacity(writes.len());
         for (operation, write) in (0_u16..).zip(writes) {
             let done = if usize::from(operation) < ItemNumber::OPERATIONS_MAX {
@@ -300,7 +300,10 @@ impl<'p> Draft<'p> {
                     self.touched.clear();
                     self.recorded = 0;
                     let spent: Charge = written.iter().map(|one: &Written| one.charge).sum();
-                    return Ok(Err(Refused { operation, refusal, charge: spent + charge }));
+                    // Units that nobody wants are what the sweeper needs to get there.
+                    let is_free = refusal == Refusal::SweepAwaited;
+                    let charge = if is_free { Charge::ZERO } else { spent + charge };
+                    return Ok(Err(Refused { operation, refusal, charge }));
                 }
             }
         }
@@ -386,25 +389,27 @@ impl<'p> Draft<'p> {
     /// itself never does.
     fn handle(&mut self, bytes: usize) -> Result<(), (Refusal, Charge)> {
         self.handled += bytes;
-        let is_too_much = self.handled > TRANSACTION_BYTES_MAX
+        let is_too_much = self.handled + self.handled_dead > TRANSACTION_BYTES_MAX
             || self.entries.added() > TRANSACTION_ENTRIES_BYTES_MAX
             || self.operations == 0;
         if is_too_much { Err((self.too_large(), Charge::point_read(bytes))) } else { Ok(()) }
     }
 
-    /// The same for a write that stores a document, perhaps over a version that has expired.
+    /// The same for a write that stores a document, perhaps over a dead version.
     fn handle_store(
         &mut self,
         document: &Document,
         dead: Option<&Item>,
     ) -> Result<(), (Refusal, Charge)> {
-        self.meets_dead |= dead.is_some();
-        self.handle(document.body.len() + dead.map_or(0, |item| item.body.len()))
+        self.handled_dead += dead.map_or(0, |item| item.body.len());
+        self.handle(document.body.len())
     }
 
-    /// Nobody can see what has expired: once it is swept, it is told whether the rest is too much.
+    /// Why what is too much is refused: nobody can see what is dead, so if it is for that, once it is swept the answer
+    /// is another one.
     fn too_large(&self) -> Refusal {
-        if self.meets_dead { Refusal::SweepAwaited } else { Refusal::TransactionTooLarge }
+        let may_fit = self.handled_dead > 0 && self.handled <= TRANSACTION_BYTES_MAX;
+        if may_fit { Refusal::SweepAwaited } else { Refusal::TransactionTooLarge }
     }
 
     /// True if everything a write touches lies in this partition. A renamed item must stay in its

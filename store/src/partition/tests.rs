@@ -121,6 +121,7 @@ fn expired_items_make_no_transaction_too_large() {
     let stored = |id: usize, text: &str| {
         writes(upsert_body(3 * id as u64, Some(1), text.as_bytes(), 0)).remove(0)
     };
+    assert_eq!(write(&partition, &[stored(0, "{}")]), Ok(1));
     for id in 1..=many {
         assert_eq!(write(&partition, &[stored(id, &body)]), Ok(1));
     }
@@ -129,6 +130,19 @@ fn expired_items_make_no_transaction_too_large() {
     apply(&partition, 2, Command::AdvanceClock);
     assert_eq!(write(&partition, &small), Err((many - 1, Refusal::SweepAwaited)));
     let gone = ItemWrite { action: Action::Read, ..small[many - 1].clone() };
+    let fresh = (1..=many).map(|id| stored(2 * many + id, &body));
+    let hopeless: Vec<_> = std::iter::once(stored(0, "{}")).chain(fresh).collect();
+    assert_eq!(write(&partition, &hopeless), Err((many, Refusal::TransactionTooLarge)));
+    let named = stored(3 * many, "{}");
+    assert_eq!(write(&partition, std::slice::from_ref(&named)), Ok(1));
+    let Action::Upsert(document) = named.action.clone() else { panic!("{named:?}") };
+    let action = Action::Rename { to: small[0].key.clone(), document };
+    let renamed = [&[ItemWrite { action, ..named }], &small[1..]].concat();
+    assert_eq!(write(&partition, &renamed), Err((many - 1, Refusal::SweepAwaited)));
+    let CommandEffect::Write(Err(refused)) = apply(&partition, 1, Command::Write(renamed)) else {
+        panic!("it was refused before")
+    };
+    assert_eq!(refused.charge, Charge::ZERO);
     let others = [&small[..many - 1], &[gone]].concat();
     assert_eq!(write(&partition, &others), Err((many - 1, Refusal::NotFound)));
     let limit = NonZeroU32::new(100).unwrap();
