@@ -170,6 +170,15 @@ fn a_key_by_flag_wins_however_another_was_given() {
     let by_file = || serde_json::json!({ "key_file": "/run/key" });
     assert_eq!(keys("key = \"a\"", by_file()), (false, true));
     assert_eq!(keys("key_file = \"a\"", serde_json::json!({ "key": "b" })), (true, false));
+    for (key, key_file) in KEY_SETTINGS {
+        for (below, above) in [(key, key_file), (key_file, key)] {
+            std::fs::write(&file, format!("{below} = \"a\"\n")).unwrap();
+            let settings = Settings::load(Some(&file), serde_json::json!({ above: "b" })).unwrap();
+            let settings = serde_json::to_value(settings).unwrap();
+            assert_eq!(settings[below], serde_json::Value::Null, "{above} hides it");
+            assert_eq!(settings[above], "b");
+        }
+    }
     assert_eq!(keys("secondary_key = \"a\"\nkey = \"a\"", serde_json::json!({})), (true, false));
     let twice = "key_file = \"a\"\nkey = \"a\"";
     assert_eq!(keys(twice, serde_json::json!({})), (true, true), "which one is meant?");

@@ -81,6 +81,7 @@ impl Indexer {
         let (asked_before, started) = (self.service.requests_seen(), clock::monotonic());
         let view = self.service.group().machine().snapshot();
         let Some(step) = self.service.scan(move || view.build_step(limit)).await else {
+            pace.batch = BATCH_ITEMS;
             return RETRY_PAUSE;
         };
         let Some((effect, _)) = self.service.effect_of(Command::BuildIndex(step)).await else {

@@ -89,6 +89,23 @@ fn items_that_take_long_are_not_passed_unasked() {
 }
 
 #[test]
+fn ranges_without_entries_are_not_passed_unasked() {
+    let items: Vec<Value> = (0..2000).map(|n| json!({ "n": n })).collect();
+    let world = World::new(&json!({}), &items, 1);
+    let list = (1..900).map(|second| second.to_string()).collect::<Vec<_>>().join(",");
+    let query = format!("SELECT VALUE c.n FROM c WHERE c._ts IN ({list}) ORDER BY c._ts DESC");
+    let page = world.first_page_within(&query, PageLimits { rows: 1, ..EVERYTHING });
+    assert_eq!(page.followed, ["/_ts/?"]);
+    let asked = Cell::new(0);
+    let signal = || {
+        asked.set(asked.get() + 1);
+        Signal::Go
+    };
+    world.told_page(&query, None, PageLimits { rows: 1, ..EVERYTHING }, &signal).expect("a page");
+    assert!(asked.get() >= 900 / 64, "asked {} times", asked.get());
+}
+
+#[test]
 fn what_is_passed_over_is_not_passed_unasked() {
     let policy = json!({ "includedPaths": [{ "path": "/*" }] });
     let long = "x".repeat(200);

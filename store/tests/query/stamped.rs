@@ -63,13 +63,13 @@ proptest! {
                     second.0 += later;
                     let items: Vec<Value> = items.into_iter().map(item).collect();
                     for world in &worlds {
- world.write_at(second.start(), &items);
- }
+                        world.write_at(second.start(), &items);
+                    }
                 }
                 Step::Delete(number) => {
                     for world in &worlds {
- world.delete(&format!("i{number}"));
- }
+                        world.delete(&format!("i{number}"));
+                    }
                 }
                 Step::Index => {
                     indexed.change_policy();
