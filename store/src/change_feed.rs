@@ -9,7 +9,7 @@ mod all_versions;
 use serde::{Deserialize, Serialize};
 
 use crate::charge::QueryWork;
-use crate::engine::{Fault, KeyRange, Table};
+use crate::engine::{Fault, KeyRange};
 use crate::ids::Lsn;
 use crate::item::{Item, Stamp};
 use crate::json::{self, Container, Scalar};
@@ -17,7 +17,7 @@ use crate::partition::{PageOutcome, PartitionSpec, PartitionView};
 use crate::partition_key::KeyDefinition;
 use crate::query::{PageLimits, Scope};
 use crate::time::{Millis, Seconds};
-use crate::timeline::{FeedPosition, VersionRow, feed_key, feed_position};
+use crate::timeline::{FeedPosition, VersionRow, feed_key, feed_position, feed_rows};
 use crate::ttl::Life;
 
 pub use all_versions::{FeedRefusal, HistoryStart, read_history};
@@ -164,7 +164,6 @@ impl json::Visitor for WithoutLsn {
 }
 
 fn range_from(spec: &PartitionSpec, first: Lsn) -> KeyRange {
-    let feed = KeyRange::prefix(Table::Feed, spec.group.0.to_be_bytes().to_vec());
     let start = feed_key(spec.group, FeedPosition::start_of(first));
-    KeyRange { start, ..feed }
+    KeyRange { start, ..feed_rows(spec.group) }
 }

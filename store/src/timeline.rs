@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::engine::Fault;
+use crate::engine::{Fault, KeyRange, Table};
 use crate::ids::{GroupId, ItemNumber, Lsn};
 use crate::item::{Item, ItemKey, STAMP_BYTES, Stamp};
 use crate::keycode::{KeyReader, MalformedKey};
@@ -69,6 +69,11 @@ impl fmt::Display for FeedPosition {
         let Self { lsn, operation } = self;
         if *operation == u16::MAX { write!(f, "{lsn}") } else { write!(f, "{lsn}.{operation}") }
     }
+}
+
+/// The rows of a feed.
+pub fn feed_rows(feed: GroupId) -> KeyRange {
+    KeyRange::prefix(Table::Feed, feed.0.to_be_bytes().to_vec())
 }
 
 /// The key of a feed row.

@@ -6,12 +6,12 @@
 
 use super::PartitionView;
 use super::feed::find_place;
-use crate::engine::{Cursor, Direction, Fault, KeyRange, Table};
+use crate::engine::{Cursor, Direction, Fault, KeyRange};
 use crate::ids::{ItemNumber, Lsn};
 use crate::indexing;
 use crate::item::Stamp;
 use crate::time::Seconds;
-use crate::timeline::{FeedPosition, feed_key};
+use crate::timeline::{FeedPosition, feed_key, feed_rows};
 
 /// Steps through entries of `_ts`, those that are stored and those that the feed stands for.
 pub(super) struct ByTs<'v> {
@@ -153,7 +153,7 @@ impl Feed<'_> {
     /// The rows of the feed, without most of those before the first one inside.
     fn rows_from_the_start(&self) -> Result<KeyRange, Fault> {
         let group = self.view.spec.group;
-        let feed = KeyRange::prefix(Table::Feed, group.0.to_be_bytes().to_vec());
+        let feed = feed_rows(group);
         let at = |lsn| feed_key(group, FeedPosition::start_of(Lsn(lsn)));
         Ok(match (self.direction, &self.entries.end) {
             (Direction::Forward, _) => {

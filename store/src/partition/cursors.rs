@@ -9,7 +9,7 @@ use super::PartitionSpec;
 use crate::engine::{Fault, KeyRange, Table};
 use crate::item::{Item, Stamp};
 use crate::time::Seconds;
-use crate::timeline::{FeedPosition, OwnExpiry, SweepPlace, expiry_key, feed_key};
+use crate::timeline::{FeedPosition, OwnExpiry, SweepPlace, expiry_key, feed_key, feed_rows};
 
 /// The two ends of what was swept; replicated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,7 +42,7 @@ impl SweepCursors {
 
     /// The part of the feed that was not passed.
     pub(super) fn unswept_feed(&self, spec: &PartitionSpec) -> KeyRange {
-        let feed = KeyRange::prefix(Table::Feed, spec.group.0.to_be_bytes().to_vec());
+        let feed = feed_rows(spec.group);
         match self.inheriting {
             Some(passed) => feed.after(&feed_key(spec.group, passed)),
             None => feed,

@@ -3,17 +3,17 @@
 use std::ops::Range;
 
 use super::PartitionView;
-use crate::engine::{Direction, Fault, KeyRange, Read, Table};
+use crate::engine::{Direction, Fault, KeyRange, Read};
 use crate::ids::{GroupId, Lsn};
 use crate::item::Stamp;
 use crate::time::Seconds;
-use crate::timeline::{FeedPosition, feed_key};
+use crate::timeline::{FeedPosition, feed_key, feed_rows};
 
 impl PartitionView {
     /// The first log entry whose writes are stamped at or after this second: one to come, if there is none.
     pub(crate) fn first_stamped(&self, second: Seconds) -> Result<Lsn, Fault> {
         let (group, end) = (self.spec.group, self.state().lsn().0 + 1);
-        let feed = KeyRange::prefix(Table::Feed, group.0.to_be_bytes().to_vec());
+        let feed = feed_rows(group);
         let is_before = |stamp: &Stamp| Ok(stamp.ts < second);
         Ok(find_place(&*self.read, group, &feed, 0..end, end, is_before)?.lsn)
     }

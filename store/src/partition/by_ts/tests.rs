@@ -9,7 +9,7 @@ use super::super::tests::{apply, partition, policy, upsert_body, writes};
 use super::super::{IndexEntry, Partition};
 use super::*;
 use crate::command::{Action, Command, CommandEffect, ItemWrite};
-use crate::engine::{Engine as _, MemoryEngine};
+use crate::engine::{Engine as _, MemoryEngine, Table};
 use crate::indexing::{EncodedValue, IndexPath, IndexRange, IndexRules, complete};
 use crate::partition_key::SlotRange;
 use crate::query::{Number, Value};
