@@ -84,7 +84,8 @@ impl Indexer {
             pace.batch = BATCH_ITEMS;
             return RETRY_PAUSE;
         };
-        let Some((effect, _)) = self.service.effect_of(Command::BuildIndex(step)).await else {
+        let Some((effect, _)) = self.service.propose_or_pause(Command::BuildIndex(step)).await
+        else {
             pace.batch = BATCH_ITEMS;
             return Duration::ZERO;
         };

@@ -170,7 +170,8 @@ impl Sweeper {
     async fn advance(&self) {
         let clock = || self.service.group().machine().state().ttl().clock();
         let before = clock();
-        if self.service.effect_of(Command::AdvanceClock).await.is_some() && clock() == before {
+        if self.service.propose_or_pause(Command::AdvanceClock).await.is_some() && clock() == before
+        {
             tokio::time::sleep(RETRY_PAUSE).await;
         }
     }
@@ -281,7 +282,7 @@ impl Sweeper {
             tokio::time::sleep(RETRY_PAUSE).await;
             return None;
         }
-        let proposed = commands.into_iter().map(|command| self.service.effect_of(command));
+        let proposed = commands.into_iter().map(|command| self.service.propose_or_pause(command));
         let effects: Option<Vec<_>> = join_all(proposed).await.into_iter().collect();
         let took = started.elapsed();
         let nothing = Swept {
@@ -327,7 +328,7 @@ impl Sweeper {
         let machine = self.service.group().machine().clone();
         let next = self.service.scan(move || machine.next_due()).await;
         if next.is_some_and(|next| next <= second) {
-            self.service.effect_of(Command::AdvanceClock).await;
+            self.service.propose_or_pause(Command::AdvanceClock).await;
         }
         self.count_backlog(pace, second).await;
     }

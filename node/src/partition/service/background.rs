@@ -68,7 +68,7 @@ impl PartitionService {
     }
 
     /// The effect of a command, and how long applying it took; none, after a pause, if it was not executed.
-    pub(in super::super) async fn effect_of(
+    pub(in super::super) async fn propose_or_pause(
         &self,
         command: Command,
     ) -> Option<(CommandEffect, Duration)> {
