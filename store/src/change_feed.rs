@@ -164,6 +164,6 @@ impl json::Visitor for WithoutLsn {
 }
 
 fn range_from(spec: &PartitionSpec, first: Lsn) -> KeyRange {
-    let start = feed_key(spec.group, FeedPosition::start_of(first));
+    let start = feed_key(spec.group, FeedPosition::start_of(first)).to_vec();
     KeyRange { start, ..feed_rows(spec.group) }
 }

@@ -18,6 +18,8 @@ use crate::ttl::{TimeToLive, TtlField};
 pub const ITEM_BYTES_MAX: usize = 2 << 20;
 /// How much of an offending value an error message shows, in characters.
 const SHOWN_CHARS_MAX: usize = 60;
+/// Levels of a document, or a few less: room for them is taken at once.
+const USUAL_DEPTH: usize = 8;
 
 /// Properties the system adds on the way out, and drops on the way in.
 pub const SYSTEM_PROPERTIES: [&str; 5] = ["_rid", "_self", "_etag", "_ts", "_attachments"];
@@ -113,9 +115,7 @@ impl DocumentRules {
 /// Walks along with the normaliser.
 struct Reader<'r> {
     rules: &'r DocumentRules,
-    /// Where we are in the index rules, from the root down.
-    places: Vec<indexing::Place>,
-    /// Where we are among the partition key paths.
+    /// Where we are, from the root down.
     steps: Vec<Step>,
     id: IdField,
     ttl: TtlField,
@@ -123,10 +123,12 @@ struct Reader<'r> {
     indexed_values: u32,
 }
 
-/// One level of the walk: which components of the partition key may still lie below.
-#[derive(Clone, Debug)]
+/// One level of the walk.
+#[derive(Clone, Copy, Debug)]
 struct Step {
     depth: usize,
+    /// Where we are in the index rules.
+    place: indexing::Place,
     /// Bit `n` is set while the walk follows path `n` of the key definition.
     key_paths: u8,
     top_level: Option<TopLevel>,
@@ -141,11 +143,13 @@ enum TopLevel {
 impl<'r> Reader<'r> {
     fn new(rules: &'r DocumentRules) -> Self {
         let paths = rules.key.paths.len();
-        let all = (0..paths).fold(0_u8, |bits, path| bits | (1 << path));
+        let key_paths = (0..paths).fold(0_u8, |bits, path| bits | (1 << path));
+        let root = Step { depth: 0, place: rules.index.root(), key_paths, top_level: None };
+        let mut steps = Vec::with_capacity(USUAL_DEPTH);
+        steps.push(root);
         Self {
             rules,
-            places: vec![rules.index.root()],
-            steps: vec![Step { depth: 0, key_paths: all, top_level: None }],
+            steps,
             id: IdField::Absent,
             ttl: TtlField::Absent,
             key: vec![Component::Undefined; paths],
@@ -153,20 +157,14 @@ impl<'r> Reader<'r> {
         }
     }
 
-    fn step(&self) -> &Step {
-        self.steps.last().expect("the root step is never popped")
-    }
-
-    fn place(&self) -> indexing::Place {
-        *self.places.last().expect("the root place is never popped")
+    fn step(&self) -> Step {
+        *self.steps.last().expect("the root step is never popped")
     }
 
     /// The key components whose path ends right here.
-    fn components_here(&self) -> impl Iterator<Item = usize> + use<> {
-        let step = self.step();
-        let (bits, depth) = (step.key_paths, step.depth);
-        let ends: Vec<usize> = self.rules.key.paths.iter().map(Vec::len).collect();
-        (0..ends.len()).filter(move |path| bits & (1 << path) != 0 && ends[*path] == depth)
+    fn components_here(&self) -> impl Iterator<Item = usize> + use<'r> {
+        let (Step { key_paths, depth, .. }, paths) = (self.step(), &self.rules.key.paths);
+        (0..paths.len()).filter(move |at| key_paths & (1 << at) != 0 && paths[*at].len() == depth)
     }
 }
 
@@ -188,32 +186,32 @@ impl json::Visitor for Reader<'_> {
             (0, "ttl") => Some(TopLevel::Ttl),
             _ => None,
         };
-        self.places.push(self.rules.index.member(self.place(), name));
-        self.steps.push(Step { depth: depth + 1, key_paths, top_level });
+        let place = self.rules.index.member(step.place, name);
+        self.steps.push(Step { depth: depth + 1, place, key_paths, top_level });
         depth > 0 || !SYSTEM_PROPERTIES.contains(&name)
     }
 
     fn element(&mut self) {
-        let depth = self.step().depth + 1;
-        self.places.push(self.rules.index.element(self.place()));
-        self.steps.push(Step { depth, key_paths: 0, top_level: None });
+        let step = self.step();
+        let place = self.rules.index.element(step.place);
+        self.steps.push(Step { depth: step.depth + 1, place, key_paths: 0, top_level: None });
     }
 
     fn done(&mut self) {
-        self.places.pop();
         self.steps.pop();
     }
 
     fn scalar(&mut self, value: Scalar<'_>) {
-        if self.rules.index.includes_value(self.place()) {
+        let step = self.step();
+        if self.rules.index.includes_value(step.place) {
             self.indexed_values = self.indexed_values.saturating_add(1);
         }
-        match self.step().top_level {
+        match step.top_level {
             Some(TopLevel::Id) => self.id = id_field(value),
             Some(TopLevel::Ttl) => self.ttl = ttl_field(value),
             None => {}
         }
-        if self.step().key_paths != 0 {
+        if step.key_paths != 0 {
             for path in self.components_here() {
                 self.key[path] = component(value);
             }

@@ -331,6 +331,11 @@ impl ContainerKeys {
         self.key(key.as_bytes(), 0)
     }
 
+    /// True for the key of the item's row in `Table::Items`.
+    pub(crate) fn is_item(self, row: &[u8], key: &ItemKey) -> bool {
+        row.strip_prefix(&self.prefix[..]) == Some(key.as_bytes())
+    }
+
     /// The item key in a key of `Table::Items`.
     pub fn item_of(self, key: &[u8]) -> Result<ItemKey, Fault> {
         ItemKey::from_bytes(self.item_bytes_of(key)?).map_err(|error| corrupt_item(&error))

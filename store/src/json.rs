@@ -184,6 +184,8 @@ struct Names {
 
 /// Up to so many names are compared one by one; beyond that a set is faster.
 const FEW_NAMES: usize = 24;
+/// Names of an object, or a few less: room for them is taken at once.
+const USUAL_NAMES: usize = 16;
 
 impl Names {
     /// Remembers the name at `span`; false if it was there already.
@@ -191,6 +193,9 @@ impl Names {
         if self.many.is_empty() {
             if self.few.iter().any(|known| out[known.clone()] == out[span.clone()]) {
                 return false;
+            }
+            if self.few.is_empty() {
+                self.few.reserve(USUAL_NAMES);
             }
             self.few.push(span);
             if self.few.len() > FEW_NAMES {

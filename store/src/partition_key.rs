@@ -145,7 +145,8 @@ impl PartitionKey {
         let serde_json::Value::Array(values) = value else {
             return Err(InvalidKey::NotAnArray);
         };
-        let components = values.iter().map(Component::from_json).collect::<Result<Vec<_>, _>>()?;
+        let components =
+            values.into_iter().map(Component::from_json).collect::<Result<Vec<_>, _>>()?;
         let key = Self(components);
         if key.text_bytes() > VALUE_BYTES_MAX {
             return Err(InvalidKey::TooLong);
@@ -190,14 +191,14 @@ impl Component {
         Component::Number(one_zero(number))
     }
 
-    fn from_json(value: &serde_json::Value) -> Result<Self, InvalidKey> {
+    fn from_json(value: serde_json::Value) -> Result<Self, InvalidKey> {
         match value {
             serde_json::Value::Null => Ok(Component::Null),
-            serde_json::Value::Bool(truth) => Ok(Component::Bool(*truth)),
+            serde_json::Value::Bool(truth) => Ok(Component::Bool(truth)),
             serde_json::Value::Number(number) => {
                 number.as_f64().map(Component::number).ok_or(InvalidKey::Component)
             }
-            serde_json::Value::String(text) => Ok(Component::Text(text.clone())),
+            serde_json::Value::String(text) => Ok(Component::Text(text)),
             serde_json::Value::Object(map) if map.is_empty() => Ok(Component::Undefined),
             serde_json::Value::Array(_) | serde_json::Value::Object(_) => {
                 Err(InvalidKey::Component)

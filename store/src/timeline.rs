@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::{Fault, KeyRange, Table};
 use crate::ids::{GroupId, ItemNumber, Lsn};
-use crate::item::{Item, ItemKey, STAMP_BYTES, Stamp};
+use crate::item::{Item, ItemKey, Stamp};
 use crate::keycode::{KeyReader, MalformedKey};
 use crate::time::Seconds;
 use crate::ttl::ItemTtl;
@@ -77,11 +77,11 @@ pub fn feed_rows(feed: GroupId) -> KeyRange {
 }
 
 /// The key of a feed row.
-pub fn feed_key(feed: GroupId, position: FeedPosition) -> Vec<u8> {
-    let mut key = Vec::with_capacity(18);
-    key.extend_from_slice(&feed.0.to_be_bytes());
-    key.extend_from_slice(&position.lsn.0.to_be_bytes());
-    key.extend_from_slice(&position.operation.to_be_bytes());
+pub fn feed_key(feed: GroupId, position: FeedPosition) -> [u8; 18] {
+    let mut key = [0; 18];
+    key[..8].copy_from_slice(&feed.0.to_be_bytes());
+    key[8..16].copy_from_slice(&position.lsn.0.to_be_bytes());
+    key[16..].copy_from_slice(&position.operation.to_be_bytes());
     key
 }
 
@@ -122,11 +122,11 @@ impl OwnExpiry {
 }
 
 /// The key in `Table::Expiry` of an item with its own time to live; it leads to the item's key.
-pub fn expiry_key(group: GroupId, expiry: OwnExpiry) -> Vec<u8> {
-    let mut key = Vec::with_capacity(25);
-    key.extend_from_slice(&group.0.to_be_bytes());
-    key.extend_from_slice(&expiry.second.0.to_be_bytes());
-    key.extend_from_slice(&expiry.number.0.to_be_bytes());
+pub fn expiry_key(group: GroupId, expiry: OwnExpiry) -> [u8; 24] {
+    let mut key = [0; 24];
+    key[..8].copy_from_slice(&group.0.to_be_bytes());
+    key[8..16].copy_from_slice(&expiry.second.0.to_be_bytes());
+    key[16..].copy_from_slice(&expiry.number.0.to_be_bytes());
     key
 }
 
@@ -227,17 +227,14 @@ pub struct VersionRow {
 impl VersionRow {
     /// The row of a version.
     pub fn new(key: &ItemKey, version: &Item) -> Self {
-        let body_bytes = u32::try_from(version.body.len()).expect("a body has a few megabytes");
-        Self { stamp: version.stamp, body_bytes, item: key.clone() }
+        Self { stamp: version.stamp, body_bytes: body_bytes(version), item: key.clone() }
     }
 
-    /// The stored form: the stamp as in the item, the length of the body, the item's key.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(STAMP_BYTES + 4 + self.item.as_bytes().len());
-        self.stamp.put(&mut bytes);
-        bytes.extend_from_slice(&self.body_bytes.to_be_bytes());
-        bytes.extend_from_slice(self.item.as_bytes());
-        bytes
+    /// Appends the stored form of a version's row: the stamp as in the item, the length of the body, the item's key.
+    pub(crate) fn put(key: &ItemKey, version: &Item, bytes: &mut Vec<u8>) {
+        version.stamp.put(bytes);
+        bytes.extend_from_slice(&body_bytes(version).to_be_bytes());
+        bytes.extend_from_slice(key.as_bytes());
     }
 
     /// Reads a row.
@@ -250,6 +247,10 @@ impl VersionRow {
         };
         parse().map_err(|error: MalformedKey| Fault::corrupt("feed", error))
     }
+}
+
+fn body_bytes(version: &Item) -> u32 {
+    u32::try_from(version.body.len()).expect("a body has a few megabytes")
 }
 
 #[cfg(test)]
@@ -272,8 +273,9 @@ mod tests {
             prop_assert_eq!(FeedPosition::parse(&a.to_string()), Some(a));
             let body = vec![0; a.operation.into()].into();
             let version = Item { stamp: stamp(ItemTtl::Inherit), body };
-            let row = VersionRow::new(&key("[1]", "x"), &version);
-            prop_assert_eq!(VersionRow::decode(&row.encode()).unwrap(), row);
+            let (key, mut row) = (key("[1]", "x"), Vec::new());
+            VersionRow::put(&key, &version, &mut row);
+            prop_assert_eq!(VersionRow::decode(&row).unwrap(), VersionRow::new(&key, &version));
         }
 
         #[test]

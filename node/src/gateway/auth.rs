@@ -14,11 +14,10 @@ use base64::engine::general_purpose::STANDARD;
 use ephemeris_store::catalog::ClusterId;
 use ephemeris_store::ids::PermissionNumber;
 use hmac::Mac as _;
-use percent_encoding::percent_decode_str;
 
 use super::error::ApiError;
 use super::mac::{HmacSha256, mac};
-use super::path::Segments;
+use super::path::{Segments, percent_decoded};
 use super::resource_tokens::Seals;
 use crate::config::AccountKeys;
 use crate::reload::Looked;
@@ -229,7 +228,7 @@ fn token_in(headers: &HeaderMap) -> Result<Cow<'_, str>, ApiError> {
         )
     })?;
     let header = header.to_str().map_err(|_| malformed())?;
-    percent_decode_str(header).decode_utf8().map_err(|_| malformed())
+    percent_decoded(header).ok_or_else(malformed)
 }
 
 impl<'t> Presented<'t> {

@@ -171,12 +171,18 @@ impl<'p> Segments<'p> {
 }
 
 fn decoded(segment: &str) -> Result<Cow<'_, str>, ApiError> {
-    if !segment.contains('%') {
-        return Ok(Cow::Borrowed(segment));
+    percent_decoded(segment)
+        .ok_or_else(|| ApiError::BadRequest(format!("The path segment '{segment}' is not UTF-8.")))
+}
+
+/// Text that was percent-encoded; none if that is not UTF-8.
+pub(super) fn percent_decoded(text: &str) -> Option<Cow<'_, str>> {
+    if !text.contains('%') {
+        return Some(Cow::Borrowed(text));
     }
-    percent_decode_str(segment)
-        .decode_utf8()
-        .map_err(|_| ApiError::BadRequest(format!("The path segment '{segment}' is not UTF-8.")))
+    let mut decoded = Vec::with_capacity(text.len());
+    decoded.extend(percent_decode_str(text));
+    String::from_utf8(decoded).ok().map(Cow::Owned)
 }
 
 fn below_user(user: UserPath, below: &[&str]) -> Option<Target> {

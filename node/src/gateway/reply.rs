@@ -1,23 +1,27 @@
 //! Answers: status, headers and body as Cosmos clients expect them.
 
+use std::fmt::{Display, Write as _};
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use ephemeris_store::charge::Charge;
 use ephemeris_store::command::Precondition;
 use ephemeris_store::ids::{ETAG_LENGTH, Etag, Lsn, RangeId};
 use serde_json::{Value, json};
 
 use super::error::{ApiError, Failure};
+use super::session;
 use super::untaken::Untaken;
 use crate::partition::Price;
 use crate::placement::Links;
 
 /// Headers of an answer about an item, or a few less: room for them is taken at once.
 const HEADERS_ROOM: usize = 24;
+/// What they say that is no answer's like another's, in bytes, or a little less.
+const TEXTS_ROOM: usize = 96;
 /// The version of the protocol we speak.
 const API_VERSION: &str = "2020-07-15";
 
@@ -75,19 +79,44 @@ impl DataHeaders {
         self
     }
 
-    fn write(self, headers: &mut HeaderMap) {
+    fn write(self, headers: &mut HeaderMap, texts: &mut Texts) {
         headers.insert(ALT_CONTENT_PATH, self.links.by_name.clone());
         headers.insert(CONTENT_PATH, self.links.rid.clone());
         if let Some(lsn) = self.item_lsn {
-            headers.insert(ITEM_LSN, lsn.0.into());
+            headers.insert(ITEM_LSN, texts.number(lsn.0));
         }
         if let [(range, lsn)] = self.sessions.as_slice() {
-            headers.insert(RANGE_ID, range.0.into());
-            headers.insert(LSN, lsn.0.into());
+            headers.insert(RANGE_ID, texts.number(range.0));
+            headers.insert(LSN, texts.number(lsn.0));
         }
         if !self.sessions.is_empty() {
-            insert_text(headers, SESSION_TOKEN.clone(), &super::session::token(&self.sessions));
+            headers.insert(SESSION_TOKEN.clone(), texts.value(&session::Token(&self.sessions)));
         }
+    }
+}
+
+/// What headers say, one behind the other in one piece of memory.
+struct Texts(BytesMut);
+
+impl Texts {
+    fn new() -> Self {
+        Self(BytesMut::with_capacity(TEXTS_ROOM))
+    }
+
+    /// The value of a header: digits and punctuation.
+    fn value(&mut self, text: &impl Display) -> HeaderValue {
+        write!(self.0, "{text}").expect("memory takes every write");
+        self.taken()
+    }
+
+    fn number(&mut self, number: impl itoa::Integer) -> HeaderValue {
+        self.0.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+        self.taken()
+    }
+
+    fn taken(&mut self) -> HeaderValue {
+        let text = self.0.split().freeze();
+        HeaderValue::from_maybe_shared(text).expect("a header may say digits and punctuation")
     }
 }
 
@@ -188,15 +217,16 @@ impl Reply {
         untaken: &Untaken,
     ) -> Response<Body> {
         let Self { status, body, charge, data, mut headers } = self;
+        let mut texts = Texts::new();
         headers.insert(ACTIVITY_ID.clone(), activity_id.clone());
         headers.insert(VERSION, HeaderValue::from_static(API_VERSION));
         headers.insert(SERVICE_VERSION, HeaderValue::from_static(PROGRAM));
         headers.insert(GATEWAY_VERSION, HeaderValue::from_static(PROGRAM));
         headers.insert(SCHEMA_VERSION, HeaderValue::from_static("1.19"));
-        insert_text(&mut headers, REQUEST_CHARGE, &charge.to_string());
-        insert_text(&mut headers, REQUEST_DURATION, &millis(elapsed));
+        headers.insert(REQUEST_CHARGE, texts.value(&charge));
+        headers.insert(REQUEST_DURATION, texts.value(&millis(elapsed)));
         if let Some(data) = data {
-            data.write(&mut headers);
+            data.write(&mut headers, &mut texts);
         }
         if body.is_some() {
             let json = HeaderValue::from_static("application/json");
@@ -234,10 +264,9 @@ impl Failure {
 }
 
 /// Milliseconds with three decimals.
-fn millis(duration: Duration) -> String {
-    let mut text = format!("{:04}", duration.as_micros());
-    text.insert(text.len() - 3, '.');
-    text
+fn millis(duration: Duration) -> impl Display {
+    let micros = duration.as_micros();
+    std::fmt::from_fn(move |f| write!(f, "{}.{:03}", micros / 1000, micros % 1000))
 }
 
 /// Text that a header cannot hold is left out: only names of resources can be such, percent-encoded
@@ -306,7 +335,7 @@ mod tests {
 
     #[test]
     fn durations_have_three_decimals() {
-        let shown = |micros| millis(Duration::from_micros(micros));
+        let shown = |micros| millis(Duration::from_micros(micros)).to_string();
         assert_eq!(
             [0, 7, 999, 1000, 12_345].map(shown),
             ["0.000", "0.007", "0.999", "1.000", "12.345"]

@@ -1,5 +1,7 @@
 //! Session tokens: `<range>:-1#<lsn>`, one for every partition, joined by commas.
 
+use std::fmt;
+
 use ephemeris_store::catalog::PartitionRecord;
 use ephemeris_store::ids::{Lsn, RangeId};
 
@@ -11,18 +13,21 @@ use crate::consistency::ConsistencyLevel;
 use crate::node::Node;
 use crate::partition::ReadLevel;
 
-/// Writes a token.
-pub(crate) fn token(sessions: &[(RangeId, Lsn)]) -> String {
-    let mut token = String::new();
-    for (range, lsn) in sessions {
-        if !token.is_empty() {
-            token.push(',');
+/// A token, as it is written.
+pub(crate) struct Token<'s>(pub(crate) &'s [(RangeId, Lsn)]);
+
+impl fmt::Display for Token<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, (range, lsn)) in self.0.iter().enumerate() {
+            let comma = if at > 0 { "," } else { "" };
+            let [mut range_text, mut lsn_text] = [itoa::Buffer::new(), itoa::Buffer::new()];
+            let (range, lsn) = (range_text.format(range.0), lsn_text.format(lsn.0));
+            for part in [comma, range, ":-1#", lsn] {
+                f.write_str(part)?;
+            }
         }
-        token.push_str(itoa::Buffer::new().format(range.0));
-        token.push_str(":-1#");
-        token.push_str(itoa::Buffer::new().format(lsn.0));
+        Ok(())
     }
-    token
 }
 
 /// How fresh what a request reads must be.
@@ -90,6 +95,7 @@ mod tests {
 
     #[test]
     fn tokens_have_one_shape() {
+        let token = |sessions: &[(RangeId, Lsn)]| Token(sessions).to_string();
         assert_eq!(token(&[(RangeId(0), Lsn(7))]), "0:-1#7");
         assert_eq!(token(&[(RangeId(1), Lsn(19)), (RangeId(0), Lsn(3))]), "1:-1#19,0:-1#3");
     }
@@ -134,7 +140,7 @@ mod tests {
                 .into_iter()
                 .map(|(range, lsn)| (RangeId(range), Lsn(u64::from(lsn))))
                 .collect();
-            prop_assert_eq!(parse(&token(&sessions)), Some(sessions));
+            prop_assert_eq!(parse(&Token(&sessions).to_string()), Some(sessions));
         }
 
         #[test]

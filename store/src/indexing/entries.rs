@@ -424,7 +424,9 @@ impl<'de> de::Visitor<'de> for Spot<'_, '_> {
             loop {
                 let spot = Spot { walk: &mut *self.walk, place, kind: Kind::Inner, hashed };
                 let Some(child) = seq.next_element_seed(spot)? else { break };
-                children.push(child);
+                if hashed {
+                    children.push(child);
+                }
             }
             self.walk.key.truncate(depth);
         } else {
@@ -449,7 +451,10 @@ impl<'de> de::Visitor<'de> for Spot<'_, '_> {
                 Member::Walked { place, name } => {
                     let walk = &mut *self.walk;
                     let spot = Spot { walk, place, kind: Kind::Inner, hashed };
-                    children.push((name, map.next_value_seed(spot)?));
+                    let child = map.next_value_seed(spot)?;
+                    if hashed {
+                        children.push((name, child));
+                    }
                 }
             }
             self.walk.key.truncate(depth);

@@ -70,8 +70,9 @@ pub(super) struct Draft<'p> {
     touched: Vec<(ItemKey, Option<Item>)>,
     /// What the entries before it did, as far as it is in the same batch.
     written: BTreeMap<ItemKey, Option<Item>>,
-    /// What the engine holds of items that this entry and those behind it create, in their order.
-    found: VecDeque<(ItemKey, Option<Item>)>,
+    /// What the engine holds of items that this entry and those behind it create, by the keys of their rows, in their
+    /// order.
+    found: VecDeque<(Vec<u8>, Option<Item>)>,
     /// How many changes this entry has recorded.
     pub(super) recorded: u16,
 }
@@ -237,16 +238,19 @@ impl<'p> Draft<'p> {
     /// Nothing there changes before the batch is written.
     fn look_ahead<'t>(&mut self, tasks: impl Iterator<Item = &'t Task<'t>>) -> Result<(), Fault> {
         let created = tasks.take_while(|task| task.writes_items()).flat_map(Task::created);
-        let items: Vec<ItemKey> = created.take(LOOK_AHEAD).cloned().collect();
-        if items.len() < 2 {
-            return Ok(());
-        }
-        let keys: Vec<_> = items.iter().map(|item| self.partition.keys.item(item)).collect();
-        let rows = self.partition.engine.get_each(Table::Items, &keys)?;
-        for (item, row) in items.into_iter().zip(rows) {
-            self.found.push_back((item, self.state.swept.kept(row)?));
+        let keys = created.take(LOOK_AHEAD).map(|item| self.partition.keys.item(item));
+        let keys: Vec<_> = keys.collect();
+        if keys.len() >= 2 {
+            let stored = self.stored_each(&keys)?;
+            self.found.extend(keys.into_iter().zip(stored));
         }
         Ok(())
+    }
+
+    /// The versions, dead or alive, that the engine holds in rows with these keys.
+    pub(super) fn stored_each(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<Item>>, Fault> {
+        let rows = self.partition.engine.get_each(Table::Items, keys)?;
+        rows.into_iter().map(|row| self.state.swept.kept(row)).collect()
     }
 
     fn set_membership(&mut self, position: LogId, members: &[u8]) {
@@ -343,8 +347,8 @@ impl<'p> Draft<'p> {
                 if let Err(taken) = self.check_unique(&key, number, &document.body)? {
                     return Ok(Err(taken));
                 }
-                let stamp = self.store(operation, key, stored.as_ref(), number, &document)?;
-                stored_as(effect, stamp, document, shows_body)
+                let written = stored_as(effect, &document, shows_body);
+                written(self.store(operation, key, stored.as_ref(), number, document)?)
             }
             Step::Move { from, to, document } => {
                 let stored = self.stored(&to)?;
@@ -360,13 +364,15 @@ impl<'p> Draft<'p> {
                     return Ok(Err(taken));
                 }
                 self.remove(&key, &from)?;
-                let stamp = self.store(operation, to, stored.as_ref(), number, &document)?;
-                stored_as(Effect::Replaced, stamp, document, false)
+                self.touched.push((key, None));
+                let written = stored_as(Effect::Replaced, &document, false);
+                written(self.store(operation, to, stored.as_ref(), number, document)?)
             }
             Step::Remove(item) => {
                 let stamp = item.stamp;
                 let charge = Charge::create(item.body.len(), stamp.indexed_values);
                 self.remove(&key, &item)?;
+                self.touched.push((key, None));
                 let effect = Effect::Deleted;
                 Written { effect, stamp, charge, body: None, has_inert_ttl: false }
             }
@@ -517,11 +523,12 @@ impl<'p> Draft<'p> {
         if let Some(item) = self.written.get(key) {
             return Ok(item.clone());
         }
-        if let Some(at) = self.found.iter().position(|(found, _)| found == key) {
+        let keys = self.partition.keys;
+        if let Some(at) = self.found.iter().position(|(row, _)| keys.is_item(row, key)) {
             let found = self.found.drain(..=at).next_back();
             return Ok(found.and_then(|(_, item)| item));
         }
-        let row = self.partition.engine.get(Table::Items, &self.partition.keys.item(key))?;
+        let row = self.partition.engine.get(Table::Items, &keys.item(key))?;
         self.state.swept.kept(row)
     }
 
@@ -535,7 +542,7 @@ impl<'p> Draft<'p> {
         key: ItemKey,
         stored: Option<&Item>,
         number: Option<ItemNumber>,
-        document: &Document,
+        document: Document,
     ) -> Result<Stamp, Fault> {
         let is_first = number.is_none();
         let number = number.unwrap_or_else(|| ItemNumber::new(key.slot(), self.lsn, operation));
@@ -555,7 +562,7 @@ impl<'p> Draft<'p> {
             indexed_values: document.indexed_values,
             tells_place: is_first && self.state.ttl.expiry(ttl, ts).is_some(),
         };
-        let item = Item { stamp, body: document.body.clone() };
+        let item = Item { stamp, body: document.body };
         if let Some(old) = stored {
             self.index(ChangeKind::Delete, (&key, &old.stamp, &old.body))?;
             if self.is_dead(&key, old) {
@@ -595,11 +602,12 @@ impl<'p> Draft<'p> {
         let Stamp { ts, ttl, .. } = item.stamp;
         let (keys, group) = (self.partition.keys, self.partition.spec.group);
         self.batch.put_with(Table::Items, &keys.item(key), |value| item.put(value));
-        let row = VersionRow::new(key, item).encode();
+        let put_row = |value: &mut Vec<u8>| VersionRow::put(key, item, value);
         if let Some(expiry) = OwnExpiry::of(&item.stamp) {
-            self.batch.put(Table::Expiry, &expiry_key(group, expiry), &row);
+            self.batch.put_with(Table::Expiry, &expiry_key(group, expiry), put_row);
         }
-        self.batch.put(Table::Feed, &feed_key(group, FeedPosition::of(&item.stamp)), &row);
+        let position = FeedPosition::of(&item.stamp);
+        self.batch.put_with(Table::Feed, &feed_key(group, position), put_row);
         if let Some(expiry) = self.state.ttl.expiry(ttl, ts) {
             self.note_due(expiry);
         }
@@ -614,7 +622,6 @@ impl<'p> Draft<'p> {
         let version = VersionRow::new(key, item);
         self.leave_orders(&version);
         self.remove_places(&version);
-        self.touched.push((key.clone(), None));
         Ok(())
     }
 
@@ -652,8 +659,12 @@ impl<'p> Draft<'p> {
     }
 }
 
-/// What storing a document comes to.
-fn stored_as(effect: Effect, stamp: Stamp, document: Document, shows_body: bool) -> Written {
+/// What storing a document comes to, once it has a stamp.
+fn stored_as(
+    effect: Effect,
+    document: &Document,
+    shows_body: bool,
+) -> impl FnOnce(Stamp) -> Written + use<> {
     let (bytes, indexed_values) = (document.body.len(), document.indexed_values);
     let charge = match effect {
         Effect::Created => Charge::create(bytes, indexed_values),
@@ -662,5 +673,6 @@ fn stored_as(effect: Effect, stamp: Stamp, document: Document, shows_body: bool)
         }
     };
     let has_inert_ttl = matches!(document.ttl, TtlField::Invalid(_));
-    Written { effect, stamp, charge, body: shows_body.then_some(document.body), has_inert_ttl }
+    let body = shows_body.then(|| document.body.clone());
+    move |stamp| Written { effect, stamp, charge, body, has_inert_ttl }
 }

@@ -154,7 +154,7 @@ impl Feed<'_> {
     fn rows_from_the_start(&self) -> Result<KeyRange, Fault> {
         let group = self.view.spec.group;
         let feed = feed_rows(group);
-        let at = |lsn| feed_key(group, FeedPosition::start_of(Lsn(lsn)));
+        let at = |lsn| feed_key(group, FeedPosition::start_of(Lsn(lsn))).to_vec();
         Ok(match (self.direction, &self.entries.end) {
             (Direction::Forward, _) => {
                 let behind = self.behind(&feed, &self.entries.start)?;

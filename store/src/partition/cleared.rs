@@ -150,8 +150,10 @@ impl Draft<'_> {
         let (cleared, mut removed) = (self.cleared.clone(), 0);
         if let Some(place) = cleared.0.iter().position(|one| one.at == rows.at) {
             let one = &cleared.0[place];
-            for key in &rows.items {
-                let Some(item) = self.stored(key)? else { continue };
+            let keys = rows.items.iter().map(|item| self.partition.keys.item(item));
+            let stored = self.stored_each(&keys.collect::<Vec<_>>())?;
+            for (key, item) in rows.items.iter().zip(stored) {
+                let Some(item) = item else { continue };
                 if cleared.clearing(key.as_bytes(), item.stamp.lsn) == Some(one) {
                     self.swept += Charge::create(item.body.len(), item.stamp.indexed_values);
                     self.remove(key, &item)?;

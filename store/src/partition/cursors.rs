@@ -52,7 +52,7 @@ impl SweepCursors {
     /// The items with their own `ttl` that expire by `through` and were not passed.
     pub(super) fn unswept_own(&self, spec: &PartitionSpec, through: Seconds) -> KeyRange {
         let order = KeyRange::prefix(Table::Expiry, spec.group.0.to_be_bytes().to_vec());
-        let end = expiry_key(spec.group, OwnExpiry::end_of(through));
+        let end = expiry_key(spec.group, OwnExpiry::end_of(through)).to_vec();
         let order = KeyRange { end: Some(end), ..order };
         match self.own {
             Some(passed) => order.after(&expiry_key(spec.group, passed)),

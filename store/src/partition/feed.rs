@@ -38,7 +38,7 @@ pub(super) fn find_place(
     is_before: impl Fn(&Stamp) -> Result<bool, Fault>,
 ) -> Result<FeedPlace, Fault> {
     let Range { start: mut from, end: mut until } = entries;
-    let key = |lsn| feed_key(group, FeedPosition::start_of(Lsn(lsn)));
+    let key = |lsn| feed_key(group, FeedPosition::start_of(Lsn(lsn))).to_vec();
     let (mut first, mut step) = (None, 1_u64);
     let (mut is_behind_some, mut is_before_some) = (false, false);
     while from < until {
