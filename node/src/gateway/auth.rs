@@ -26,6 +26,8 @@ static MS_DATE: HeaderName = HeaderName::from_static("x-ms-date");
 
 /// How far a request's date may be from ours.
 const SKEW_MAX: Duration = Duration::from_mins(15);
+/// Bytes of what is signed, or a few less: room for them is taken at once.
+const PAYLOAD_ROOM: usize = 128;
 
 /// What a request was signed with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,10 +147,10 @@ impl Keys {
         let dates = if ms_date.is_some() { [both[0], ""] } else { both };
         let (kind, link) = segments.signed();
         let signed_with = |dates| {
-            let by_name = self.credential(&payload(verb, kind, &link, dates), signature);
+            let by_name = self.credential(&payload(verb, kind, link, dates), signature);
             // Few clients sign what a resource is called inside.
             by_name.or_else(|| {
-                let by_rid = payload(verb, kind, &segments.signed_by_rid(), dates);
+                let by_rid = payload(verb, kind, &[segments.signed_by_rid()], dates);
                 self.credential(&by_rid, signature)
             })
         };
@@ -160,7 +162,7 @@ impl Keys {
                 "The input authorization token can't serve the request. The wrong key is being \
                  used or the expected payload is not built as per the protocol. Server used the \
                  following payload to sign: '{}'",
-                payload(verb, kind, &link, dates)
+                payload(verb, kind, link, dates)
             ))
         })
     }
@@ -178,18 +180,29 @@ impl Keys {
 }
 
 /// What is signed: five lines; verb and dates in lower case.
-fn payload(verb: &str, kind: &str, link: &str, [ms_date, date]: [&str; 2]) -> String {
-    let lines = [(verb, true), (kind, false), (link, false), (ms_date, true), (date, true)];
-    let mut text = String::with_capacity(lines.iter().map(|(line, _)| line.len() + 1).sum());
-    for (line, lowers) in lines {
-        let start = text.len();
-        text.push_str(line);
-        if lowers {
-            text[start..].make_ascii_lowercase();
+fn payload(verb: &str, kind: &str, link: &[impl AsRef<str>], [ms_date, date]: [&str; 2]) -> String {
+    let mut text = String::with_capacity(PAYLOAD_ROOM);
+    push_lower(&mut text, verb);
+    text.push_str(kind);
+    text.push('\n');
+    for (at, segment) in link.iter().enumerate() {
+        if at > 0 {
+            text.push('/');
         }
-        text.push('\n');
+        text.push_str(segment.as_ref());
     }
+    text.push('\n');
+    push_lower(&mut text, ms_date);
+    push_lower(&mut text, date);
     text
+}
+
+/// Appends a line in lower case.
+fn push_lower(text: &mut String, line: &str) {
+    let start = text.len();
+    text.push_str(line);
+    text[start..].make_ascii_lowercase();
+    text.push('\n');
 }
 
 /// Compares in constant time.
@@ -205,7 +218,7 @@ fn matches(macs: &[HmacSha256], payload: &str, signature: &[u8]) -> bool {
 pub(crate) fn sign(key: &[u8], verb: &str, segments: &Segments<'_>, ms_date: &str) -> String {
     let (kind, link) = segments.signed();
     let mut mac = mac(key);
-    mac.update(payload(verb, kind, &link, [ms_date, ""]).as_bytes());
+    mac.update(payload(verb, kind, link, [ms_date, ""]).as_bytes());
     let signature = STANDARD.encode(mac.finalize().into_bytes());
     let token = format!("type=master&ver=1.0&sig={signature}");
     percent_encoding::utf8_percent_encode(&token, percent_encoding::NON_ALPHANUMERIC).to_string()
@@ -440,7 +453,7 @@ mod tests {
         let signature = |dates: [&str; 2]| {
             let (kind, link) = segments.signed();
             let mut mac = mac(&keys[0]);
-            mac.update(payload("GET", kind, &link, dates).as_bytes());
+            mac.update(payload("GET", kind, link, dates).as_bytes());
             format!("type=master&ver=1.0&sig={}", STANDARD.encode(mac.finalize().into_bytes()))
         };
         let check = |ms_date: Option<&str>, date: &str, dates| {

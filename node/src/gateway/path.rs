@@ -95,21 +95,15 @@ impl<'p> Segments<'p> {
         Ok(Self(segments))
     }
 
-    /// Resource type and link of the text that is signed.
-    pub(crate) fn signed(&self) -> (&str, String) {
-        let (kind, link) = self.kind_and_link();
-        (kind, link.join("/"))
-    }
-
     /// The link of the text that is signed when resources are addressed by `_rid`: the last of them
     /// alone, in lower case.
     pub(crate) fn signed_by_rid(&self) -> String {
-        let (_, link) = self.kind_and_link();
+        let (_, link) = self.signed();
         link.last().map(|segment| segment.to_lowercase()).unwrap_or_default()
     }
 
-    /// Resource type and link, in segments, of what is signed.
-    fn kind_and_link(&self) -> (&str, &[Cow<'p, str>]) {
+    /// Resource type and link, in segments, of the text that is signed.
+    pub(crate) fn signed(&self) -> (&str, &[Cow<'p, str>]) {
         let segments = self.0.as_slice();
         match segments {
             [] => ("", &[]),
@@ -293,7 +287,7 @@ mod tests {
         let signed = |path: &str| {
             let segments = Segments::parse(path).unwrap();
             let (kind, link) = segments.signed();
-            (kind.to_string(), link, segments.signed_by_rid())
+            (kind.to_string(), link.join("/"), segments.signed_by_rid())
         };
         let expect = |kind: &str, link: &str, rid: &str| {
             (kind.to_string(), link.to_string(), rid.to_string())

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use tracing::{debug, warn};
 use super::frame::{Frame, FrameReader, Kind};
 use super::hello::{self, Hello, LocalIdentity, Refused};
 use super::{Channel, WRITE_BYTES_TARGET, take_time_left};
+use crate::clock::{self, Instant};
 use crate::platform::{Listener, Reader, Stream, Writer};
 use crate::supervisor::Tasks;
 
@@ -30,6 +31,10 @@ const ANSWERS_MAX: usize = 8192;
 const REQUESTS_MAX: usize = 4096;
 /// Raft messages under way on one connection: far more than all groups have, unless nothing gets done here.
 const MESSAGES_MAX: usize = 8192;
+/// How long a refusal that was logged is no news. Whoever is refused tries again several times a second.
+const NEWS_PAUSE: Duration = Duration::from_mins(1);
+/// So many different ones are logged in that time: whoever opens the port may say anything.
+const NEWS_MAX: usize = 64;
 
 /// Answers requests that other nodes forward.
 pub(crate) trait RequestHandler: Send + Sync + 'static {
@@ -48,6 +53,24 @@ struct Context {
     identity: LocalIdentity,
     router: Router,
     handler: Arc<dyn RequestHandler>,
+    refusals: Arc<Mutex<Refusals>>,
+}
+
+/// Refusals that were logged lately, and when.
+#[derive(Default)]
+struct Refusals(Vec<(Refused, Instant)>);
+
+impl Refusals {
+    /// True if this is one to log now.
+    fn is_news(&mut self, refused: &Refused, now: Instant) -> bool {
+        self.0.retain(|(_, logged)| now.saturating_duration_since(*logged) < NEWS_PAUSE);
+        let is_known = self.0.iter().any(|(known, _)| known == refused);
+        let is_news = !is_known && self.0.len() < NEWS_MAX;
+        if is_news {
+            self.0.push((refused.clone(), now));
+        }
+        is_news
+    }
 }
 
 /// Takes connections until the tasks end.
@@ -58,7 +81,8 @@ pub(crate) fn serve(
     router: Router,
     handler: Arc<dyn RequestHandler>,
 ) {
-    let context = Context { tasks: tasks.clone(), identity, router, handler };
+    let refusals = Arc::default();
+    let context = Context { tasks: tasks.clone(), identity, router, handler, refusals };
     tasks.spawn("peer listener", async move {
         loop {
             match listener.accept().await {
@@ -100,7 +124,10 @@ async fn take(stream: Stream, context: Context) -> io::Result<()> {
     let (hello, channel) = match judged {
         Ok(judged) => judged,
         Err(refused) => {
-            warn!(%refused, "a peer was refused");
+            let mut refusals = context.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+            if refusals.is_news(&refused, clock::monotonic()) {
+                warn!(%refused, "a peer was refused");
+            }
             return Ok(());
         }
     };
@@ -229,6 +256,18 @@ mod tests {
 
     fn message(number: u64, out: &mut BytesMut) {
         Frame { kind: Kind::Request, number, payload: Bytes::new() }.write(out);
+    }
+
+    #[test]
+    fn a_refusal_is_logged_once_a_minute() {
+        let (mut refusals, begin) = (Refusals::default(), clock::monotonic());
+        let [old, new] = [18, 19].map(|theirs| Refused::Protocol { ours: 20, theirs });
+        let mut is_news = |refused, after| refusals.is_news(refused, begin + after);
+        assert!(is_news(&old, Duration::ZERO));
+        assert!(!is_news(&old, Duration::from_secs(59)));
+        assert!(is_news(&new, Duration::from_secs(59)), "it is another one");
+        assert!(is_news(&old, Duration::from_mins(1)));
+        assert!(!is_news(&new, Duration::from_secs(118)));
     }
 
     #[tokio::test]
