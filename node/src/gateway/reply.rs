@@ -20,7 +20,7 @@ use crate::placement::Links;
 
 /// Headers of an answer about an item, or a few less: room for them is taken at once.
 const HEADERS_ROOM: usize = 24;
-/// What they say that is no answer's like another's, in bytes, or a little less.
+/// Bytes of what differs from answer to answer in them, or a few less.
 const TEXTS_ROOM: usize = 96;
 /// The version of the protocol we speak.
 const API_VERSION: &str = "2020-07-15";
@@ -331,6 +331,30 @@ mod tests {
         assert_eq!(shown(nobody), (429, vec![text("3200"), text("200"), text("0")]));
         let missing = ApiError::NotFound("no".to_string());
         assert_eq!(shown(missing), (404, vec![None, None, text("0")]));
+    }
+
+    #[test]
+    fn headers_say_what_they_should_however_long_that_is() {
+        let links = Links { by_name: "dbs/a/colls/b".parse().unwrap(), rid: "c".parse().unwrap() };
+        let mut data = DataHeaders::new(links.into()).item(Lsn(u64::MAX));
+        for range in 0..9 {
+            data = data.at(RangeId(u32::MAX - range), Lsn(u64::MAX - 7));
+        }
+        let token = session::Token(&data.sessions).to_string();
+        assert!(token.len() > TEXTS_ROOM);
+        let reply = Reply::empty(StatusCode::OK).charge(Charge::point_read(1 << 20)).data(data);
+        let activity_id = HeaderValue::from_static("a");
+        let elapsed = Duration::from_micros(12_345);
+        let response = reply.into_response(&activity_id, elapsed, &Untaken::default());
+        let charge = Charge::point_read(1 << 20).to_string();
+        for (name, text) in [
+            (ITEM_LSN, "18446744073709551615"),
+            (REQUEST_CHARGE, charge.as_str()),
+            (REQUEST_DURATION, "12.345"),
+            (SESSION_TOKEN.clone(), token.as_str()),
+        ] {
+            assert_eq!(response.headers()[name], text);
+        }
     }
 
     #[test]

@@ -56,6 +56,13 @@ struct Context {
     refusals: Arc<Mutex<Refusals>>,
 }
 
+impl Context {
+    fn is_news(&self, refused: &Refused) -> bool {
+        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        refusals.is_news(refused, clock::monotonic())
+    }
+}
+
 /// Refusals that were logged lately, and when.
 #[derive(Default)]
 struct Refusals(Vec<(Refused, Instant)>);
@@ -124,8 +131,7 @@ async fn take(stream: Stream, context: Context) -> io::Result<()> {
     let (hello, channel) = match judged {
         Ok(judged) => judged,
         Err(refused) => {
-            let mut refusals = context.refusals.lock().unwrap_or_else(PoisonError::into_inner);
-            if refusals.is_news(&refused, clock::monotonic()) {
+            if context.is_news(&refused) {
                 warn!(%refused, "a peer was refused");
             }
             return Ok(());
@@ -268,6 +274,14 @@ mod tests {
         assert!(is_news(&new, Duration::from_secs(59)), "it is another one");
         assert!(is_news(&old, Duration::from_mins(1)));
         assert!(!is_news(&new, Duration::from_secs(118)));
+    }
+
+    #[test]
+    fn only_so_many_refusals_are_logged_in_a_minute() {
+        let (mut refusals, now) = (Refusals::default(), clock::monotonic());
+        let others = (0..).map(|theirs| Refused::Protocol { ours: 20, theirs });
+        let logged = others.take(2 * NEWS_MAX).filter(|refused| refusals.is_news(refused, now));
+        assert_eq!(logged.count(), NEWS_MAX);
     }
 
     #[tokio::test]

@@ -32,7 +32,7 @@ const BATCH_BYTES_TARGET: usize = 256 << 10;
 
 /// So many entries are decoded ahead, and so many items looked up together: should they be there, they are held
 /// in memory.
-const LOOK_AHEAD: usize = 32;
+pub(super) const LOOK_AHEAD: usize = 32;
 
 /// Entries being applied: a copy of the state, and the changes so far.
 pub(super) struct Draft<'p> {
@@ -70,8 +70,8 @@ pub(super) struct Draft<'p> {
     touched: Vec<(ItemKey, Option<Item>)>,
     /// What the entries before it did, as far as it is in the same batch.
     written: BTreeMap<ItemKey, Option<Item>>,
-    /// What the engine holds of items that this entry and those behind it create, by the keys of their rows, in their
-    /// order.
+    /// What the engine holds of items that this entry and those behind it create, in their order, with the keys of
+    /// their rows.
     found: VecDeque<(Vec<u8>, Option<Item>)>,
     /// How many changes this entry has recorded.
     pub(super) recorded: u16,
@@ -363,16 +363,14 @@ impl<'p> Draft<'p> {
                 if let Err(taken) = self.check_unique(&to, number, &document.body)? {
                     return Ok(Err(taken));
                 }
-                self.remove(&key, &from)?;
-                self.touched.push((key, None));
+                self.delete(key, &from)?;
                 let written = stored_as(Effect::Replaced, &document, false);
                 written(self.store(operation, to, stored.as_ref(), number, document)?)
             }
             Step::Remove(item) => {
                 let stamp = item.stamp;
                 let charge = Charge::create(item.body.len(), stamp.indexed_values);
-                self.remove(&key, &item)?;
-                self.touched.push((key, None));
+                self.delete(key, &item)?;
                 let effect = Effect::Deleted;
                 Written { effect, stamp, charge, body: None, has_inert_ttl: false }
             }
@@ -613,6 +611,13 @@ impl<'p> Draft<'p> {
         }
         self.state.items += 1;
         self.state.bytes += item.body.len() as u64;
+    }
+
+    /// Removes a version, for the writes after this one, too.
+    fn delete(&mut self, key: ItemKey, item: &Item) -> Result<(), Fault> {
+        self.remove(&key, item)?;
+        self.touched.push((key, None));
+        Ok(())
     }
 
     /// Removes every row of a version.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::apply::Draft;
+use super::apply::{Draft, LOOK_AHEAD};
 use super::{Partition, PartitionView};
 use crate::charge::Charge;
 use crate::command::{CommandEffect, TooManyCleared};
@@ -150,14 +150,18 @@ impl Draft<'_> {
         let (cleared, mut removed) = (self.cleared.clone(), 0);
         if let Some(place) = cleared.0.iter().position(|one| one.at == rows.at) {
             let one = &cleared.0[place];
-            let keys = rows.items.iter().map(|item| self.partition.keys.item(item));
-            let stored = self.stored_each(&keys.collect::<Vec<_>>())?;
-            for (key, item) in rows.items.iter().zip(stored) {
-                let Some(item) = item else { continue };
-                if cleared.clearing(key.as_bytes(), item.stamp.lsn) == Some(one) {
-                    self.swept += Charge::create(item.body.len(), item.stamp.indexed_values);
-                    self.remove(key, &item)?;
-                    removed += 1;
+            assert!(rows.items.is_sorted_by(|a, b| a < b), "the leader lists each item once");
+            for items in rows.items.chunks(LOOK_AHEAD) {
+                let keys = items.iter().map(|item| self.partition.keys.item(item));
+                // No other entry shares the batch, so the engine has everything.
+                let stored = self.stored_each(&keys.collect::<Vec<_>>())?;
+                for (key, item) in items.iter().zip(stored) {
+                    let Some(item) = item else { continue };
+                    if cleared.clearing(key.as_bytes(), item.stamp.lsn) == Some(one) {
+                        self.swept += Charge::create(item.body.len(), item.stamp.indexed_values);
+                        self.remove(key, &item)?;
+                        removed += 1;
+                    }
                 }
             }
             let left = Arc::make_mut(&mut self.cleared);
