@@ -9,6 +9,8 @@ COPY --chown=65532:65532 dist/data /data
 USER 65532:65532
 # Flags and variables of a container win over these.
 ENV EPHEMERIS_DATA_DIR=/data EPHEMERIS_HTTP=0.0.0.0:8081
+# RocksDB's memory in two heaps, not in one for each of its threads: a tenth less of it.
+ENV MALLOC_ARENA_MAX=2
 VOLUME /data
 # Clients, then other nodes.
 EXPOSE 8081 7000
