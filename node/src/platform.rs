@@ -204,14 +204,15 @@ impl OperatingSystem {
     ) -> Result<Storage, StorageError> {
         let engine = Arc::new(self.open_engine(must_be)?);
         let log_directory = self.path.join(LOG_DIRECTORY);
-        let log = on(open_disk(&log_directory)?);
-        let snapshots = open_disk(&self.path.join(SNAPSHOT_DIRECTORY))?;
+        let log = open_disk(&log_directory, RealDisk::open_direct)?;
+        let snapshots = open_disk(&self.path.join(SNAPSHOT_DIRECTORY), RealDisk::open)?;
         // What is durable in directories that a loss of power takes away is gone with them.
         self.data.sync_directory().map_err(|source| not_opened(&self.path, source))?;
-        let (wal, writer) = Wal::open(log, WalOptions::default()).map_err(|error| match error {
-            WalError::Corrupt { .. } => self.damaged(error.to_string()),
-            WalError::Io(source) => not_opened(&log_directory, source),
-        })?;
+        let (wal, writer) =
+            Wal::open(on(log), WalOptions::default()).map_err(|error| match error {
+                WalError::Corrupt { .. } => self.damaged(error.to_string()),
+                WalError::Io(source) => not_opened(&log_directory, source),
+            })?;
         let run = move || match catch_unwind(AssertUnwindSafe(|| writer.run())) {
             Ok(Ok(())) => {}
             // A disk that did not write what it was told must not be trusted again.
@@ -263,8 +264,11 @@ impl OperatingSystem {
     }
 }
 
-fn open_disk(directory: &Path) -> Result<Arc<dyn Disk>, StorageError> {
-    let disk = RealDisk::open(directory).map_err(|source| not_opened(directory, source))?;
+fn open_disk(
+    directory: &Path,
+    open: fn(&Path) -> io::Result<RealDisk>,
+) -> Result<Arc<dyn Disk>, StorageError> {
+    let disk = open(directory).map_err(|source| not_opened(directory, source))?;
     Ok(Arc::new(disk))
 }
 

@@ -1,10 +1,17 @@
 //! Files behind a trait, so that simulation can lose what was not synced.
 
+mod direct;
+
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, FileExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use direct::{DirectFile, Staging};
+
+/// Disks write in blocks of this size, or of a part of it.
+pub const BLOCK_BYTES: usize = 4096;
 
 /// One directory of files.
 pub trait Disk: Send + Sync + 'static {
@@ -38,7 +45,8 @@ pub trait DiskFile: Send + Sync + 'static {
     /// Fills `buffer` from `offset`; an error if the file ends before.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
 
-    /// Writes all bytes at `offset`; durable after `sync`.
+    /// Writes all bytes at `offset`; durable after `sync`. What is behind them, up to the next multiple of
+    /// `BLOCK_BYTES`, may become zeros: files are written from front to back.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
     /// Makes everything written before durable. Never to be retried after an error: the kernel may
@@ -49,13 +57,29 @@ pub trait DiskFile: Send + Sync + 'static {
 /// A directory of the operating system.
 pub struct RealDisk {
     directory: PathBuf,
+    /// For writes past the page cache.
+    staging: Option<Arc<Staging>>,
 }
 
 impl RealDisk {
     /// Opens a directory, creating it if need be.
     pub fn open(directory: &Path) -> io::Result<Self> {
         create_private(directory)?;
-        Ok(Self { directory: directory.to_path_buf() })
+        Ok(Self { directory: directory.to_path_buf(), staging: None })
+    }
+
+    /// Opens one whose files are written past the page cache, if the file system can: for files that nobody will
+    /// read soon, and of which every write is synced.
+    pub fn open_direct(directory: &Path) -> io::Result<Self> {
+        Ok(Self { staging: Some(Arc::default()), ..Self::open(directory)? })
+    }
+
+    fn file(&self, name: &str, file: File) -> io::Result<Arc<dyn DiskFile>> {
+        let direct = match &self.staging {
+            Some(staging) => DirectFile::open(&self.path(name), file.metadata()?.len(), staging)?,
+            None => None,
+        };
+        Ok(Arc::new(RealFile { file, direct }))
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -106,12 +130,12 @@ impl Disk for RealDisk {
             file.write_all(&zeros[..usize::try_from(piece).expect("at most a megabyte")])?;
             left -= piece;
         }
-        Ok(Arc::new(RealFile(file)))
+        self.file(name, file)
     }
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
         let file = OpenOptions::new().read(true).write(true).open(self.path(name))?;
-        Ok(Arc::new(RealFile(file)))
+        self.file(name, file)
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -131,23 +155,31 @@ impl Disk for RealDisk {
     }
 }
 
-struct RealFile(File);
+struct RealFile {
+    file: File,
+    direct: Option<DirectFile>,
+}
 
 impl DiskFile for RealFile {
     fn length(&self) -> io::Result<u64> {
-        Ok(self.0.metadata()?.len())
+        Ok(self.file.metadata()?.len())
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        self.0.read_exact_at(buffer, offset)
+        self.file.read_exact_at(buffer, offset)
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.0.write_all_at(bytes, offset)
+        if let Some(direct) = &self.direct
+            && direct.write_at(&self.file, offset, bytes)?
+        {
+            return Ok(());
+        }
+        self.file.write_all_at(bytes, offset)
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.0.sync_data()
+        self.file.sync_data()
     }
 }
 

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-use crate::disk::{Disk, DiskFile};
+use crate::disk::{BLOCK_BYTES, Disk, DiskFile};
 
 /// What a disk writes as a whole or not at all, most of the time.
 const SECTOR_BYTES: usize = 512;
@@ -266,6 +266,15 @@ impl Content {
         self.now[start..end].copy_from_slice(bytes);
     }
 
+    /// Leaves zeros from `start` to the end of its block, as a write past the page cache does.
+    fn blank(&mut self, start: usize) {
+        let end = start.next_multiple_of(BLOCK_BYTES).min(self.now.len());
+        if start < end {
+            self.dirty.extend(start / SECTOR_BYTES..end.div_ceil(SECTOR_BYTES));
+            self.now[start..end].fill(0);
+        }
+    }
+
     /// Makes a part of a sector durable, and the length up to there.
     fn keep(&mut self, part: Range<usize>) {
         let part = part.start..part.end.min(self.now.len());
@@ -395,6 +404,7 @@ impl DiskFile for MemoryFile {
         let missing = growth.saturating_sub(room);
         let fits = (bytes.len() as u64).saturating_sub(missing);
         content.put(small(offset), &bytes[..small(fits)]);
+        content.blank(small(offset + fits));
         counted?;
         if missing > 0 { Err(full()) } else { Ok(()) }
     }

@@ -687,19 +687,21 @@ fn a_bit_flipped_anywhere_never_yields_a_wrong_entry() {
 
 #[test]
 fn real_files_behave_like_those_in_memory() {
-    let directory = tempfile::tempdir().unwrap();
-    let disk = Arc::new(RealDisk::open(directory.path()).unwrap());
-    let log = Running::open_with(disk.clone(), small()).unwrap();
-    for round in 0..20 {
-        log.append_range(GROUP, round * 50..(round + 1) * 50);
-        if round % 3 == 2 {
-            log.wal.purge(GROUP, LogId { term: 1, index: round * 50 }).unwrap();
+    for open in [RealDisk::open, RealDisk::open_direct] {
+        let directory = tempfile::tempdir().unwrap();
+        let disk = Arc::new(open(directory.path()).unwrap());
+        let log = Running::open_with(disk.clone(), small()).unwrap();
+        for round in 0..20 {
+            log.append_range(GROUP, round * 50..(round + 1) * 50);
+            if round % 3 == 2 {
+                log.wal.purge(GROUP, LogId { term: 1, index: round * 50 }).unwrap();
+            }
         }
+        let before = log.entries(GROUP);
+        log.close();
+        let log = Running::open_with(disk, small()).unwrap();
+        assert_eq!(log.entries(GROUP), before);
     }
-    let before = log.entries(GROUP);
-    log.close();
-    let log = Running::open_with(disk, small()).unwrap();
-    assert_eq!(log.entries(GROUP), before);
 }
 
 /// What a random history does to the log.
