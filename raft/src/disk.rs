@@ -8,7 +8,7 @@ use std::os::unix::fs::{DirBuilderExt as _, FileExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use direct::{DirectFile, Staging};
+use direct::{DirectFile, WriteBuffer};
 
 /// Disks write in blocks of this size, or of a part of it.
 pub const BLOCK_BYTES: usize = 4096;
@@ -58,25 +58,25 @@ pub trait DiskFile: Send + Sync + 'static {
 pub struct RealDisk {
     directory: PathBuf,
     /// For writes past the page cache.
-    staging: Option<Arc<Staging>>,
+    buffer: Option<Arc<WriteBuffer>>,
 }
 
 impl RealDisk {
     /// Opens a directory, creating it if need be.
     pub fn open(directory: &Path) -> io::Result<Self> {
         create_private(directory)?;
-        Ok(Self { directory: directory.to_path_buf(), staging: None })
+        Ok(Self { directory: directory.to_path_buf(), buffer: None })
     }
 
     /// Opens one whose files are written past the page cache, if the file system can: for files that nobody will
     /// read soon, and of which every write is synced.
     pub fn open_direct(directory: &Path) -> io::Result<Self> {
-        Ok(Self { staging: Some(Arc::default()), ..Self::open(directory)? })
+        Ok(Self { buffer: Some(Arc::default()), ..Self::open(directory)? })
     }
 
     fn file(&self, name: &str, file: File) -> io::Result<Arc<dyn DiskFile>> {
-        let direct = match &self.staging {
-            Some(staging) => DirectFile::open(&self.path(name), file.metadata()?.len(), staging)?,
+        let direct = match &self.buffer {
+            Some(buffer) => DirectFile::open(&self.path(name), file.metadata()?.len(), buffer)?,
             None => None,
         };
         Ok(Arc::new(RealFile { file, direct }))

@@ -11,7 +11,7 @@
 //! record  = length u32 · checksum u32 · tag u8 · group u64 · fields
 //! ```
 //!
-//! A batch is what one `write` and one `fdatasync` cover. Batches are numbered without gaps over all
+//! A batch is what is written together and covered by one `fdatasync`. Batches are numbered without gaps over all
 //! segments, and no batch is written before its predecessor is synced: so a damaged batch with a
 //! sound one behind it is corruption, and a damaged one with nothing behind it is a torn tail.
 //! A segment is begun once all batches before it are synced: its header says which those are, though it may hold no

@@ -1,7 +1,7 @@
 //! The write-ahead log: one per node, shared by all its groups.
 //!
 //! 1. A group appends entries: they are readable at once, and queued for the writer.
-//! 2. The writer takes everything that is queued, from all groups, as one batch: one `write`, one
+//! 2. The writer takes everything that is queued, from all groups, as one batch: written together, one
 //!    `fdatasync`, then every callback. It has a thread; while batches are brief, a worker of the runtime writes
 //!    what comes when nothing is being written, which spares two threads waking each other.
 //! 3. Segments are preallocated and recycled; a segment goes when none of its entries is needed.

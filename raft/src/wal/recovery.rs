@@ -111,12 +111,13 @@ pub(super) fn recover(disk: &dyn Disk) -> Result<Recovered, WalError> {
         end = Some(found);
         segments.insert(number, Segment::new(file));
     }
+    let index = build_index(disk, groups, &mut segments)?;
+    // A damaged log stays as it is.
     if let Some(end) = &end {
         end.make_durable(disk)?;
     }
     let current = end.map(|end| (end.segment, end.file, end.offset, end.capacity));
     let position = Position { current, sequence: next.unwrap_or(0), spares };
-    let index = build_index(disk, groups, &mut segments)?;
     info!(segments = segments.len(), "read the write-ahead log");
     Ok(Recovered { index, segments, position })
 }
@@ -125,7 +126,7 @@ impl End {
     /// Makes the last batch durable before anybody relies on it.
     ///
     /// The process before us may have ended, or been told that the sync failed, after it wrote the
-    /// batch: then we read it from the kernel's memory and the disk does not have it. It is written
+    /// batch: then we read it from the kernel's memory, or the disk's, and no platter has it. It is written
     /// again because after a failed sync the kernel takes it for written, and would not try.
     fn make_durable(&self, disk: &dyn Disk) -> io::Result<()> {
         let bytes = usize::try_from(self.offset - self.last).map_err(io::Error::other)?;

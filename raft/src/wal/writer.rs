@@ -16,6 +16,7 @@ use super::recovery::{FIRST_SEGMENT, NEW_NAME, SPARE_SUFFIX, SegmentFile, segmen
 use super::{Callback, Inner, Operation, Segment, Shared, WalOptions, WriterTurn};
 use crate::brief;
 use crate::clock::monotonic;
+use crate::disk::BLOCK_BYTES;
 use crate::types::{LogEntry, Vote};
 
 /// A batch is closed once it has reached this size.
@@ -385,7 +386,9 @@ impl Writer {
         let (file, made) = if let Some(spare) = spare {
             (disk.open(&spare)?, spare)
         } else {
-            (disk.create(NEW_NAME, size.max(bytes_min))?, NEW_NAME.to_string())
+            let large = bytes_min.next_multiple_of(BLOCK_BYTES as u64);
+            let bytes = if bytes_min <= size { size } else { large };
+            (disk.create(NEW_NAME, bytes)?, NEW_NAME.to_string())
         };
         let capacity = file.length()?;
         file.write_at(0, &segment_header(number, capacity, self.position.sequence))?;
