@@ -239,14 +239,38 @@ impl VersionRow {
 
     /// Reads a row.
     pub fn decode(bytes: &[u8]) -> Result<Self, Fault> {
+        VersionRef::read(bytes)?.to_row()
+    }
+}
+
+/// The same, lent.
+pub(crate) struct VersionRef<'a> {
+    pub(crate) stamp: Stamp,
+    pub(crate) body_bytes: u32,
+    /// The bytes of the item's key.
+    pub(crate) item: &'a [u8],
+}
+
+impl<'a> VersionRef<'a> {
+    /// Reads a row.
+    pub(crate) fn read(bytes: &'a [u8]) -> Result<Self, Fault> {
         let parse = || {
             let mut reader = KeyReader::new(bytes);
             let stamp = Stamp::read(&mut reader)?;
-            let body_bytes = reader.u32()?;
-            Ok(Self { stamp, body_bytes, item: ItemKey::from_bytes(reader.rest())? })
+            Ok(Self { stamp, body_bytes: reader.u32()?, item: reader.rest() })
         };
-        parse().map_err(|error: MalformedKey| Fault::corrupt("feed", error))
+        parse().map_err(malformed)
     }
+
+    /// The row for itself.
+    pub(crate) fn to_row(&self) -> Result<VersionRow, Fault> {
+        let &Self { stamp, body_bytes, item } = self;
+        Ok(VersionRow { stamp, body_bytes, item: ItemKey::from_bytes(item).map_err(malformed)? })
+    }
+}
+
+fn malformed(error: MalformedKey) -> Fault {
+    Fault::corrupt("feed", error)
 }
 
 fn body_bytes(version: &Item) -> u32 {

@@ -568,7 +568,7 @@ impl<'p> Draft<'p> {
             }
             let version = VersionRow::new(&key, old);
             self.leave_orders(&version);
-            self.count_out(&version);
+            self.count_out(version.body_bytes);
         }
         self.lead_to(&key, &stamp, stored.map(|old| &old.stamp));
         self.index(ChangeKind::Put, (&key, &item.stamp, &item.body))?;
@@ -627,20 +627,20 @@ impl<'p> Draft<'p> {
         let version = VersionRow::new(key, item);
         self.leave_orders(&version);
         self.remove_places(&version);
+        self.count_out(version.body_bytes);
         Ok(())
     }
 
     /// Removes the rows of a version in the orders in which items die.
     fn leave_orders(&mut self, version: &VersionRow) {
-        self.leave_feed(version);
+        self.leave_feed(FeedPosition::of(&version.stamp));
         if let Some(expiry) = OwnExpiry::of(&version.stamp) {
             self.batch.delete(Table::Expiry, &expiry_key(self.partition.spec.group, expiry));
         }
     }
 
-    /// Removes the row of a version in the feed.
-    pub(super) fn leave_feed(&mut self, version: &VersionRow) {
-        let position = FeedPosition::of(&version.stamp);
+    /// Removes a version's row in the feed.
+    pub(super) fn leave_feed(&mut self, position: FeedPosition) {
         self.batch.delete(Table::Feed, &feed_key(self.partition.spec.group, position));
     }
 
@@ -652,13 +652,11 @@ impl<'p> Draft<'p> {
         if !version.stamp.is_first() {
             self.batch.delete(Table::Numbers, &keys.number(version.stamp.number));
         }
-        self.count_out(version);
     }
 
-    /// The version is no longer among what is stored.
-    pub(super) fn count_out(&mut self, version: &VersionRow) {
-        let bytes = u64::from(version.body_bytes);
-        let state = &mut self.state;
+    /// A version with a body of so many bytes is no longer among what is stored.
+    pub(super) fn count_out(&mut self, body_bytes: u32) {
+        let (state, bytes) = (&mut self.state, u64::from(body_bytes));
         state.items = state.items.checked_sub(1).expect("only stored items are removed");
         state.bytes = state.bytes.checked_sub(bytes).expect("only stored bytes are removed");
     }

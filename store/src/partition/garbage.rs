@@ -15,7 +15,7 @@ use crate::engine::{Fault, KeyRange, Read, Row, Table};
 use crate::ids::{GroupId, ItemNumber};
 use crate::item::{ContainerKeys, Item};
 use crate::machine::{self, MetaTag};
-use crate::timeline::{SweepPlace, VersionRow};
+use crate::timeline::{SweepPlace, VersionRef};
 
 /// Tables with rows that may go by themselves.
 pub(crate) const LITTERED: [Table; 2] = [Table::Items, Table::Index];
@@ -30,7 +30,7 @@ fn weight(items: u64, bodies: u64) -> u64 {
 }
 
 /// Bytes that a version leaves when it is swept, about.
-pub(super) fn left_by(version: &VersionRow) -> u64 {
+pub(super) fn left_by(version: &VersionRef<'_>) -> u64 {
     let entries = u64::from(version.stamp.indexed_values) * ENTRY_BYTES;
     weight(1, version.body_bytes.into()) + entries
 }

@@ -155,7 +155,7 @@ impl Draft<'_> {
     /// Records that a version goes, and its rows with this entry: that it has expired, or that it is
     /// deleted, now or since its logical partition was.
     pub(super) fn record_removed(&mut self, key: &ItemKey, item: &Item) {
-        let end = self.end(key, &item.stamp).unwrap_or(End::Deleted);
+        let end = self.end(key.as_bytes(), &item.stamp).unwrap_or(End::Deleted);
         self.record(key, || {
             let previous = Image::of(item);
             match end {

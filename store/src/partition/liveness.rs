@@ -50,14 +50,14 @@ impl<'a> Liveness<'a> {
 }
 
 impl Draft<'_> {
-    /// How a stored version ended; none if it exists.
-    pub(super) fn end(&self, item: &ItemKey, stamp: &Stamp) -> Option<End> {
+    /// How a stored version ended, by the bytes of its `ItemKey` and its stamp; none if it exists.
+    pub(super) fn end(&self, item: &[u8], stamp: &Stamp) -> Option<End> {
         let liveness = Liveness { ttl: self.state.ttl(), cleared: &self.cleared };
-        liveness.end(item.as_bytes(), stamp)
+        liveness.end(item, stamp)
     }
 
     pub(super) fn is_dead(&self, key: &ItemKey, item: &Item) -> bool {
-        self.end(key, &item.stamp).is_some()
+        self.end(key.as_bytes(), &item.stamp).is_some()
     }
 }
 

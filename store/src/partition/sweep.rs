@@ -15,10 +15,12 @@ use super::apply::Draft;
 use super::garbage;
 use crate::charge::Charge;
 use crate::command::CommandEffect;
-use crate::engine::{self, Batch, Fault, KeyRange, Table};
+use crate::engine::{self, Batch, Direction, Fault, KeyRange, Table};
 use crate::item::Item;
 use crate::time::Millis;
-use crate::timeline::{FeedPosition, OwnExpiry, VersionRow, expiry_place, feed_position};
+use crate::timeline::{
+    FeedPosition, OwnExpiry, VersionRef, VersionRow, expiry_place, feed_position,
+};
 use crate::ttl::ItemTtl;
 
 /// Feed rows one sweep may pass for each item it may remove, and at least: the sweeper lets it remove fewer if
@@ -37,63 +39,76 @@ const RUN_MIN: usize = 64;
 /// Removes rows of a table that are met in the order of their keys.
 struct Removal {
     table: Table,
-    /// Those that stand together, up to here.
+    /// The first of those that stand together, up to here: `RUN_MIN` of them.
     run: Vec<Vec<u8>>,
+    /// The last of them, if they are more.
+    last: Vec<u8>,
 }
 
 impl Removal {
     fn new(table: Table) -> Self {
-        Self { table, run: Vec::new() }
+        Self { table, run: Vec::new(), last: Vec::new() }
     }
 
     /// The next row goes.
-    fn remove(&mut self, key: Vec<u8>) {
-        self.run.push(key);
+    fn remove(&mut self, key: &[u8]) {
+        if self.run.len() < RUN_MIN {
+            self.run.push(key.to_vec());
+        } else {
+            key.clone_into(&mut self.last);
+        }
     }
 
     /// The next row stays, or is not known.
     fn end_run(&mut self, batch: &mut Batch) {
         match &self.run[..] {
-            [first, .., last] if self.run.len() >= RUN_MIN => {
+            [first, .., last] if self.run.len() == RUN_MIN => {
+                let last = if self.last.is_empty() { last } else { &self.last };
                 let range = KeyRange { table: self.table, start: first.clone(), end: None };
                 batch.delete_range(&range.through(last));
             }
             few => few.iter().for_each(|key| batch.delete(self.table, key)),
         }
         self.run.clear();
+        self.last.clear();
     }
 }
 
 /// Dead versions that one sweep removes.
 struct Taken {
-    limit: usize,
-    versions: Vec<VersionRow>,
+    limit: u32,
+    count: u32,
     /// What removing them comes to.
     work: u64,
+    /// Where in the feed those are that were met in the order of expiry.
+    in_feed: Vec<FeedPosition>,
+    /// Those of which more rows go than those of the two orders.
+    littering: Vec<VersionRow>,
 }
 
 impl Taken {
     fn new(limit: NonZeroU32) -> Self {
-        Self { limit: limit.get() as usize, versions: Vec::new(), work: 0 }
+        Self { limit: limit.get(), count: 0, work: 0, in_feed: Vec::new(), littering: Vec::new() }
     }
 
     /// How many feed rows may be passed.
     fn rows_passed_max(&self) -> u32 {
-        let limit = u32::try_from(self.limit).expect("it was one");
-        limit.saturating_mul(ROWS_PASSED_PER_ITEM).max(ROWS_PASSED_MIN)
+        self.limit.saturating_mul(ROWS_PASSED_PER_ITEM).max(ROWS_PASSED_MIN)
     }
 
     fn is_full(&self) -> bool {
-        self.versions.len() == self.limit || self.work >= WORK_MAX
+        self.count == self.limit || self.work >= WORK_MAX
     }
 
-    fn take(&mut self, version: VersionRow, must_be_read: bool) {
+    /// One more.
+    fn count(&mut self) {
+        self.count += 1;
         self.work += ITEM_WORK;
-        if must_be_read {
-            let entries = u64::from(version.stamp.indexed_values);
-            self.work += entries + u64::from(version.body_bytes / BYTES_PER_KB);
-        }
-        self.versions.push(version);
+    }
+
+    /// One that is counted must be read.
+    fn count_reading(&mut self, indexed_values: u32, body_bytes: u32) {
+        self.work += u64::from(indexed_values) + u64::from(body_bytes / BYTES_PER_KB);
     }
 }
 
@@ -109,13 +124,11 @@ impl Draft<'_> {
         }
         let mut taken = Taken::new(limit);
         let mut more = self.take_own(&mut taken)?;
-        let own = taken.versions.len();
         // Also if no more may be taken: somebody must say whether this was all.
         more |= self.take_inheriting(&mut taken)?;
-        let dead = taken.versions;
-        let removed = u32::try_from(dead.len()).expect("no more than the limit");
-        dead[..own].iter().for_each(|version| self.leave_feed(version));
-        self.remove_dead(&dead)?;
+        let removed = taken.count;
+        taken.in_feed.into_iter().for_each(|position| self.leave_feed(position));
+        self.remove_littering(&taken.littering)?;
         let (trimmed, more_to_trim) = self.trim_history()?;
         more |= more_to_trim;
         Ok(CommandEffect::Swept { removed, trimmed, more, charge: self.swept })
@@ -132,16 +145,16 @@ impl Draft<'_> {
         let range = self.state.swept.unswept_own(&partition.spec, through);
         let mut removal = Removal::new(Table::Expiry);
         let mut more = false;
-        for row in partition.engine.scan(&range) {
+        let mut rows = partition.engine.cursor(&range, Direction::Forward);
+        while let Some((key, version)) = rows.next_row()? {
             if taken.is_full() {
                 more = true;
                 break;
             }
-            let (key, version) = row?;
-            let version = VersionRow::decode(&version)?;
-            let must_be_read = self.must_be_read(&version);
-            taken.take(version, must_be_read);
-            self.state.swept.own = Some(expiry_place(&key)?);
+            let version = VersionRef::read(version)?;
+            self.take(taken, &version)?;
+            taken.in_feed.push(FeedPosition::of(&version.stamp));
+            self.state.swept.own = Some(expiry_place(key)?);
             removal.remove(key);
         }
         removal.end_run(&mut self.batch);
@@ -161,9 +174,9 @@ impl Draft<'_> {
         let mut rows_left = taken.rows_passed_max();
         let mut passed = Some(FeedPosition::end_of(self.lsn));
         let mut more = false;
-        for row in partition.engine.scan(&range) {
-            let (key, value) = row?;
-            let (position, version) = (feed_position(&key)?, VersionRow::decode(&value)?);
+        let mut rows = partition.engine.cursor(&range, Direction::Forward);
+        while let Some((key, value)) = rows.next_row()? {
+            let (position, version) = (feed_position(key)?, VersionRef::read(value)?);
             if version.stamp.ts > through {
                 passed = position.before();
                 break;
@@ -175,8 +188,7 @@ impl Draft<'_> {
             }
             rows_left -= 1;
             if version.stamp.ttl == ItemTtl::Inherit {
-                let must_be_read = self.must_be_read(&version);
-                taken.take(version, must_be_read);
+                self.take(taken, &version)?;
                 removal.remove(key);
             } else {
                 removal.end_run(&mut self.batch);
@@ -187,14 +199,36 @@ impl Draft<'_> {
         Ok(more)
     }
 
+    /// Takes a version, which must be dead, off what is stored. Most leave nothing behind but what goes by itself.
+    fn take(&mut self, taken: &mut Taken, version: &VersionRef<'_>) -> Result<(), Fault> {
+        let &VersionRef { stamp, body_bytes, item } = version;
+        assert!(self.end(item, &stamp).is_some(), "the sweeper removes only dead items");
+        let bytes = usize::try_from(body_bytes).expect("a body fits in memory");
+        self.swept += Charge::create(bytes, stamp.indexed_values);
+        self.count_out(body_bytes);
+        taken.count();
+        if stamp.tells_place {
+            self.state.left_bytes += garbage::left_by(version);
+            if !self.state.remembers() && self.unique_keys.is_empty() {
+                return Ok(());
+            }
+        }
+        let version = version.to_row()?;
+        if self.must_be_read(&version) {
+            taken.count_reading(stamp.indexed_values, body_bytes);
+        }
+        taken.littering.push(version);
+        Ok(())
+    }
+
     /// True if a version cannot be removed by what its rows in the two orders say: if its expiry is recorded,
     /// or if it has entries that do not go by themselves.
     fn must_be_read(&self, version: &VersionRow) -> bool {
         self.state.remembers() || self.has_lasting_entries(version)
     }
 
-    /// Removes versions that were taken out of both orders.
-    fn remove_dead(&mut self, dead: &[VersionRow]) -> Result<(), Fault> {
+    /// Removes what does not go by itself of versions that were taken out of both orders.
+    fn remove_littering(&mut self, dead: &[VersionRow]) -> Result<(), Fault> {
         let partition = self.partition;
         let key = |version: &VersionRow| partition.keys.item(&version.item);
         let must_be_read = dead.iter().filter(|version| self.must_be_read(version));
@@ -215,18 +249,9 @@ impl Draft<'_> {
             }
             self.unindex_swept((&version.item, &stamp, body))
         })?;
-        for version in dead {
-            let is_dead = self.end(&version.item, &version.stamp).is_some();
-            assert!(is_dead, "the sweeper removes only dead items");
-            let bytes = usize::try_from(version.body_bytes).expect("a body fits in memory");
-            self.swept += Charge::create(bytes, version.stamp.indexed_values);
-            if version.stamp.tells_place {
-                self.state.left_bytes += garbage::left_by(version);
-                self.count_out(version);
-            } else {
-                self.remove_places(version);
-            }
-        }
+        dead.iter()
+            .filter(|version| !version.stamp.tells_place)
+            .for_each(|version| self.remove_places(version));
         Ok(())
     }
 }
@@ -234,27 +259,6 @@ impl Draft<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::{Etag, GroupId, ItemId, ItemNumber, Lsn};
-    use crate::item::{ItemKey, Stamp};
-    use crate::partition_key::{KeyDefinition, KeyKind, PartitionKey};
-    use crate::time::Seconds;
-
-    fn version(indexed_values: u32, body_bytes: u32) -> VersionRow {
-        let definition = KeyDefinition { kind: KeyKind::HashV2, paths: vec![vec!["pk".into()]] };
-        let value = PartitionKey::parse("[1]").unwrap();
-        let id = ItemId::try_from("a".to_string()).unwrap();
-        let stamp = Stamp {
-            lsn: Lsn(1),
-            operation: 0,
-            ts: Seconds(1),
-            ttl: ItemTtl::Inherit,
-            etag: Etag::new(GroupId(1), Lsn(1), 0),
-            number: ItemNumber(1),
-            indexed_values,
-            tells_place: false,
-        };
-        VersionRow { stamp, body_bytes, item: ItemKey::new(&definition.place(&value), &value, &id) }
-    }
 
     #[test]
     fn the_more_there_is_to_an_item_the_fewer_one_sweep_takes() {
@@ -262,9 +266,12 @@ mod tests {
         let taken = |indexed_values, body_bytes, must_be_read| {
             let mut taken = Taken::new(limit);
             while !taken.is_full() {
-                taken.take(version(indexed_values, body_bytes), must_be_read);
+                taken.count();
+                if must_be_read {
+                    taken.count_reading(indexed_values, body_bytes);
+                }
             }
-            taken.versions.len()
+            taken.count
         };
         let taken_of = |indexed_values, body_bytes| taken(indexed_values, body_bytes, true);
         assert_eq!(taken(u32::MAX, u32::MAX, false), 2000, "nobody reads them");
