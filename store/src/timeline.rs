@@ -257,7 +257,11 @@ impl<'a> VersionRef<'a> {
         let parse = || {
             let mut reader = KeyReader::new(bytes);
             let stamp = Stamp::read(&mut reader)?;
-            Ok(Self { stamp, body_bytes: reader.u32()?, item: reader.rest() })
+            let (body_bytes, item) = (reader.u32()?, reader.rest());
+            if item.is_empty() {
+                return Err(MalformedKey("a row without its item"));
+            }
+            Ok(Self { stamp, body_bytes, item })
         };
         parse().map_err(malformed)
     }

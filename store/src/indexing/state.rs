@@ -111,8 +111,8 @@ impl Build {
     }
 
     /// True if the item with this key has its entries already.
-    pub(crate) fn covers(&self, item: &ItemKey) -> bool {
-        self.done.through.as_ref().is_some_and(|through| item <= through)
+    pub(crate) fn covers(&self, item: &[u8]) -> bool {
+        self.done.through.as_ref().is_some_and(|through| item <= through.as_bytes())
     }
 }
 
@@ -225,7 +225,7 @@ impl IndexState {
     }
 
     /// The generations that hold the entries of an item: what is being built does so up to the cursor.
-    pub(crate) fn holding(&self, item: &ItemKey) -> impl Iterator<Item = &Generation> {
+    pub(crate) fn holding(&self, item: &[u8]) -> impl Iterator<Item = &Generation> {
         let building = self.building.as_ref().filter(|build| build.covers(item));
         self.serving.iter().chain(building.map(|build| &build.generation))
     }

@@ -21,7 +21,6 @@ use crate::command::CommandEffect;
 use crate::engine::Fault;
 use crate::indexing::{Build, BuildProgress, ChangeKind, IndexRules};
 use crate::item::{ItemKey, Stamp};
-use crate::timeline::VersionRow;
 use crate::ttl::PolicyEpoch;
 
 /// Bytes of bodies that one entry may walk when it builds, and operations of computed properties: they bound the time
@@ -61,9 +60,9 @@ pub(super) type Version<'a> = (&'a ItemKey, &'a Stamp, &'a [u8]);
 impl Draft<'_> {
     /// True if a version may have entries that do not go by themselves when it is swept, so that its body
     /// must be read.
-    pub(super) fn has_lasting_entries(&self, version: &VersionRow) -> bool {
+    pub(super) fn has_lasting_entries(&self, item: &[u8], stamp: &Stamp) -> bool {
         !self.unique_keys.is_empty()
-            || (!version.stamp.tells_place && self.index.holding(&version.item).next().is_some())
+            || (!stamp.tells_place && self.index.holding(item).next().is_some())
     }
 
     /// Enters a version, or takes its entries away, wherever its item has entries.
@@ -88,7 +87,7 @@ impl Draft<'_> {
         (key, stamp, body): Version<'_>,
     ) -> Result<(), Fault> {
         let (spec, changes) = (&self.partition.spec, &mut self.entries);
-        for generation in self.index.holding(key) {
+        for generation in self.index.holding(key.as_bytes()) {
             let prefix = generation.prefix(spec.group);
             let version = (spec.container, stamp, body);
             let spent = generation.extractor().change(changes, kind, &prefix, version)?;
@@ -114,7 +113,8 @@ impl Draft<'_> {
         let (partition, index) = (self.partition, self.index.clone());
         let (mut items, mut charge) = (0, Charge::ZERO);
         let is_next = |build: &&Build| {
-            let is_late = step.through.as_ref().is_some_and(|through| build.covers(through));
+            let is_late =
+                step.through.as_ref().is_some_and(|through| build.covers(through.as_bytes()));
             build.generation.number() == step.generation && !is_late
         };
         let Some(build) = index.building().filter(is_next) else {

@@ -16,7 +16,7 @@ use super::garbage;
 use crate::charge::Charge;
 use crate::command::CommandEffect;
 use crate::engine::{self, Batch, Direction, Fault, KeyRange, Table};
-use crate::item::Item;
+use crate::item::{Item, Stamp};
 use crate::time::Millis;
 use crate::timeline::{
     FeedPosition, OwnExpiry, VersionRef, VersionRow, expiry_place, feed_position,
@@ -77,18 +77,18 @@ impl Removal {
 /// Dead versions that one sweep removes.
 struct Taken {
     limit: u32,
-    count: u32,
+    items: u32,
     /// What removing them comes to.
     work: u64,
     /// Where in the feed those are that were met in the order of expiry.
     in_feed: Vec<FeedPosition>,
-    /// Those of which more rows go than those of the two orders.
-    littering: Vec<VersionRow>,
+    /// Those that must be read, or of which rows are left that do not go by themselves.
+    lasting: Vec<VersionRow>,
 }
 
 impl Taken {
     fn new(limit: NonZeroU32) -> Self {
-        Self { limit: limit.get(), count: 0, work: 0, in_feed: Vec::new(), littering: Vec::new() }
+        Self { limit: limit.get(), items: 0, work: 0, in_feed: Vec::new(), lasting: Vec::new() }
     }
 
     /// How many feed rows may be passed.
@@ -97,18 +97,16 @@ impl Taken {
     }
 
     fn is_full(&self) -> bool {
-        self.count == self.limit || self.work >= WORK_MAX
+        self.items == self.limit || self.work >= WORK_MAX
     }
 
-    /// One more.
-    fn count(&mut self) {
-        self.count += 1;
+    /// Counts one more.
+    fn count(&mut self, indexed_values: u32, body_bytes: u32, must_be_read: bool) {
+        self.items += 1;
         self.work += ITEM_WORK;
-    }
-
-    /// One that is counted must be read.
-    fn count_reading(&mut self, indexed_values: u32, body_bytes: u32) {
-        self.work += u64::from(indexed_values) + u64::from(body_bytes / BYTES_PER_KB);
+        if must_be_read {
+            self.work += u64::from(indexed_values) + u64::from(body_bytes / BYTES_PER_KB);
+        }
     }
 }
 
@@ -126,9 +124,9 @@ impl Draft<'_> {
         let mut more = self.take_own(&mut taken)?;
         // Also if no more may be taken: somebody must say whether this was all.
         more |= self.take_inheriting(&mut taken)?;
-        let removed = taken.count;
+        let removed = taken.items;
         taken.in_feed.into_iter().for_each(|position| self.leave_feed(position));
-        self.remove_littering(&taken.littering)?;
+        self.remove_lasting(&taken.lasting)?;
         let (trimmed, more_to_trim) = self.trim_history()?;
         more |= more_to_trim;
         Ok(CommandEffect::Swept { removed, trimmed, more, charge: self.swept })
@@ -206,34 +204,31 @@ impl Draft<'_> {
         let bytes = usize::try_from(body_bytes).expect("a body fits in memory");
         self.swept += Charge::create(bytes, stamp.indexed_values);
         self.count_out(body_bytes);
-        taken.count();
+        let must_be_read = self.must_be_read(item, &stamp);
+        taken.count(stamp.indexed_values, body_bytes, must_be_read);
         if stamp.tells_place {
             self.state.left_bytes += garbage::left_by(version);
-            if !self.state.remembers() && self.unique_keys.is_empty() {
-                return Ok(());
-            }
         }
-        let version = version.to_row()?;
-        if self.must_be_read(&version) {
-            taken.count_reading(stamp.indexed_values, body_bytes);
+        if must_be_read || !stamp.tells_place {
+            taken.lasting.push(version.to_row()?);
         }
-        taken.littering.push(version);
         Ok(())
     }
 
     /// True if a version cannot be removed by what its rows in the two orders say: if its expiry is recorded,
     /// or if it has entries that do not go by themselves.
-    fn must_be_read(&self, version: &VersionRow) -> bool {
-        self.state.remembers() || self.has_lasting_entries(version)
+    fn must_be_read(&self, item: &[u8], stamp: &Stamp) -> bool {
+        self.state.remembers() || self.has_lasting_entries(item, stamp)
     }
 
     /// Removes what does not go by itself of versions that were taken out of both orders.
-    fn remove_littering(&mut self, dead: &[VersionRow]) -> Result<(), Fault> {
+    fn remove_lasting(&mut self, dead: &[VersionRow]) -> Result<(), Fault> {
         let partition = self.partition;
         let key = |version: &VersionRow| partition.keys.item(&version.item);
-        let must_be_read = dead.iter().filter(|version| self.must_be_read(version));
+        let must_be_read =
+            |version: &&VersionRow| self.must_be_read(version.item.as_bytes(), &version.stamp);
         let mut keyed: Vec<(Vec<u8>, &VersionRow)> =
-            must_be_read.map(|version| (key(version), version)).collect();
+            dead.iter().filter(must_be_read).map(|version| (key(version), version)).collect();
         // Items that died together often stand together. What one sweep records is in this order, too.
         keyed.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         let (keys, versions): (Vec<_>, Vec<_>) = keyed.into_iter().unzip();
@@ -261,17 +256,35 @@ mod tests {
     use super::*;
 
     #[test]
+    fn rows_go_by_their_range_from_64_on_and_one_by_one_before() {
+        let key = |number: u64| number.to_be_bytes().to_vec();
+        let (mut removal, mut batch) = (Removal::new(Table::Feed), Batch::default());
+        let mut expected = Batch::default();
+        let mut next = 0;
+        for length in [0, 1, 63, 200, 63, 64, 65, 2] {
+            let run = next..next + length;
+            run.clone().for_each(|number| removal.remove(&key(number)));
+            removal.end_run(&mut batch);
+            if length < 64 {
+                run.for_each(|number| expected.delete(Table::Feed, &key(number)));
+            } else {
+                let range = KeyRange { table: Table::Feed, start: key(next), end: None };
+                expected.delete_range(&range.through(&key(next + length - 1)));
+            }
+            next += length + 1;
+        }
+        assert!(batch.changes().eq(expected.changes()));
+    }
+
+    #[test]
     fn the_more_there_is_to_an_item_the_fewer_one_sweep_takes() {
         let limit = NonZeroU32::new(2000).unwrap();
         let taken = |indexed_values, body_bytes, must_be_read| {
             let mut taken = Taken::new(limit);
             while !taken.is_full() {
-                taken.count();
-                if must_be_read {
-                    taken.count_reading(indexed_values, body_bytes);
-                }
+                taken.count(indexed_values, body_bytes, must_be_read);
             }
-            taken.count
+            taken.items
         };
         let taken_of = |indexed_values, body_bytes| taken(indexed_values, body_bytes, true);
         assert_eq!(taken(u32::MAX, u32::MAX, false), 2000, "nobody reads them");
