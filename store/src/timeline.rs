@@ -290,6 +290,19 @@ mod tests {
     use super::*;
     use crate::item::tests::{key, stamp};
 
+    #[test]
+    fn a_row_that_was_cut_before_its_item_is_damage() {
+        let (item, mut row) = (key("[1]", "x"), Vec::new());
+        let version = Item { stamp: stamp(ItemTtl::Inherit), body: vec![0; 7].into() };
+        VersionRow::put(&item, &version, &mut row);
+        let without_item = row.len() - item.as_bytes().len();
+        assert!(VersionRef::read(&row).is_ok());
+        for cut in [without_item, without_item - 1, 0] {
+            let read = VersionRef::read(&row[..cut]);
+            assert!(matches!(read.err(), Some(Fault::Corrupt { .. })), "{cut} bytes");
+        }
+    }
+
     proptest! {
         #[test]
         fn feed_rows_survive_the_round_trip_in_lsn_order(a: (u64, u16), b: (u64, u16)) {
