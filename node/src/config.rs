@@ -7,6 +7,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ephemeris_raft::GroupOptions;
@@ -23,7 +24,7 @@ use crate::connections::CONNECTIONS_MAX;
 use crate::consistency::ConsistencyLevel;
 use crate::partition::Burst;
 use crate::telemetry::LogFormat;
-use crate::tls::TlsSource;
+use crate::tls::{PeerKeys, TlsError, TlsSource};
 
 /// A leader that shows more often that it lives than this does nothing else.
 const HEARTBEAT_MS_MIN: u64 = 10;
@@ -55,6 +56,8 @@ pub(crate) struct Settings {
     pub(crate) cluster: Option<String>,
     /// Where this node reaches others, if not where they say: `2=HOST:PORT,…`.
     pub(crate) dial: Option<String>,
+    /// A file with the private key that all nodes share, in PEM: they talk over TLS, to nobody without it.
+    pub(crate) peer_key_file: Option<PathBuf>,
     /// The URL clients are told to use for this node.
     pub(crate) advertise: Option<String>,
     /// The one URL clients use for the whole account: that of a load balancer.
@@ -118,6 +121,7 @@ impl Default for Settings {
             node_id: None,
             cluster: None,
             dial: None,
+            peer_key_file: None,
             advertise: None,
             account_endpoint: None,
             key: None,
@@ -177,6 +181,9 @@ pub(crate) enum InvalidSettings {
     /// A key that cannot be used.
     #[error("{0}")]
     Key(String),
+    /// The key that nodes share cannot be used.
+    #[error("--peer-key-file: {0} (`openssl genpkey -algorithm ed25519` makes a key)")]
+    PeerKey(#[from] TlsError),
     /// The key everybody knows, on an address others can reach.
     #[error(
         "no account key is set, and the emulator key that everybody knows is refused on {0}, which \
@@ -272,6 +279,8 @@ pub(crate) struct NodeConfig {
     pub(crate) founders: BTreeMap<NodeId, String>,
     /// Where this node reaches others, whatever else is known of them.
     pub(crate) dial: BTreeMap<NodeId, String>,
+    /// What nodes talk to each other with; none talks in plain text.
+    pub(crate) peer_keys: Option<Arc<PeerKeys>>,
     /// The URL clients are told to use for this node.
     pub(crate) advertise: Option<String>,
     /// The one URL clients are told to use at all; none tells them of every node.
@@ -320,6 +329,7 @@ impl NodeConfig {
             ("peer", settings.peer.is_some()),
             ("node_id", settings.node_id.is_some()),
             ("dial", settings.dial.is_some()),
+            ("peer_key_file", settings.peer_key_file.is_some()),
         ];
         let set: Vec<String> = of_a_cluster
             .iter()
@@ -340,7 +350,8 @@ impl NodeConfig {
             settings.node_id.ok_or(missing("--node-id", "give every node a number of its own"))?;
         let peer = settings.peer.as_deref().ok_or(missing(
             "--peer",
-            "the address to listen on for other nodes, as 10.0.0.1:7000, in a network that only they can reach",
+            "the address to listen on for other nodes, as 10.0.0.1:7000, in a network that only they can reach or with a \
+             --peer-key-file",
         ))?;
         let cluster = settings.cluster.as_deref().ok_or(missing(
             "--cluster",
@@ -400,6 +411,7 @@ impl NodeConfig {
         if settings.election_timeout_ms < 2 * settings.heartbeat_ms {
             return Err(value("election_timeout_ms must be at least twice heartbeat_ms".into()));
         }
+        let peer_keys = settings.peer_key_file.clone().map(PeerKeys::load).transpose()?;
         let dial = settings.dial.as_deref().map(|dial| parse_nodes("--dial", dial)).transpose()?;
         Ok(Self {
             node,
@@ -408,6 +420,7 @@ impl NodeConfig {
             peer,
             founders,
             dial: dial.unwrap_or_default(),
+            peer_keys: peer_keys.map(Arc::new),
             advertise: parse_url("--advertise", settings.advertise.as_deref())?,
             account_endpoint: parse_url(
                 "--account-endpoint",

@@ -27,6 +27,7 @@ use tracing::warn;
 use crate::clock::{MachineTime, TimeSource};
 use crate::config::NodeConfig;
 use crate::supervisor;
+use crate::tls::PeerKeys;
 use crate::transport::Tcp;
 
 /// What a node runs on.
@@ -56,13 +57,16 @@ pub(crate) trait Network: Send + Sync + 'static {
 /// Takes connections.
 pub(crate) trait Listener: Send + 'static {
     /// The next connection.
-    fn accept(&mut self) -> BoxFuture<'_, io::Result<Stream>>;
+    fn accept(&mut self) -> BoxFuture<'_, io::Result<Arriving>>;
 }
+
+/// A connection that was taken: it may have to be encrypted yet, which nobody else waits for.
+pub(crate) type Arriving = BoxFuture<'static, io::Result<Stream>>;
 
 /// What comes in on a connection.
 pub(crate) type Reader = Box<dyn AsyncRead + Send + Unpin>;
 
-/// What goes out on a connection.
+/// What goes out on a connection, once it is flushed.
 pub(crate) type Writer = Box<dyn AsyncWrite + Send + Unpin>;
 
 /// One end of a connection. It sends small messages at once, and notices when what it sent is not
@@ -169,6 +173,7 @@ pub(crate) struct OperatingSystem {
     path: PathBuf,
     data: Arc<RealDisk>,
     options: RocksOptions,
+    peer_keys: Option<Arc<PeerKeys>>,
     /// Held as long as the directory is used.
     _lock: File,
 }
@@ -184,7 +189,8 @@ impl OperatingSystem {
             write_buffer_bytes: config.write_buffer_bytes,
             background_threads: background_threads(),
         };
-        Ok(Self { node: config.node, path, data, options, _lock: lock })
+        let peer_keys = config.peer_keys.clone();
+        Ok(Self { node: config.node, path, data, options, peer_keys, _lock: lock })
     }
 }
 
@@ -294,7 +300,7 @@ impl Platform for OperatingSystem {
     }
 
     fn network(&self) -> Arc<dyn Network> {
-        Arc::new(Tcp)
+        Arc::new(Tcp { keys: self.peer_keys.clone() })
     }
 
     fn time(&self) -> Arc<dyn TimeSource> {

@@ -12,14 +12,20 @@ use tracing::{info, warn};
 
 use crate::clock;
 use crate::gateway::Gateway;
-use crate::tls::Tls;
+use crate::tls::{PeerKeys, Tls};
 
 /// How often files are looked at: soon enough for people who wait for it.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// Runs until the node stops.
-pub(crate) async fn keep_up(gateway: Gateway, tls: Option<Arc<Tls>>, mut hangup: Signal) {
+pub(crate) async fn keep_up(
+    gateway: Gateway,
+    tls: Option<Arc<Tls>>,
+    peer_keys: Option<Arc<PeerKeys>>,
+    mut hangup: Signal,
+) {
     let (mut keys, mut certificate) = (Watched::new("keys"), Watched::new("certificate"));
+    let mut between_nodes = Watched::new("peer keys");
     loop {
         tokio::select! {
             () = tokio::time::sleep(LOOK_EVERY) => {}
@@ -30,6 +36,10 @@ pub(crate) async fn keep_up(gateway: Gateway, tls: Option<Arc<Tls>>, mut hangup:
         if let Some(tls) = tls.clone() {
             let reload = move || tls.reload(clock::wall()).map_err(|error| error.to_string());
             certificate.report(look(reload).await);
+        }
+        if let Some(peer_keys) = peer_keys.clone() {
+            let reload = move || peer_keys.reload().map_err(|error| error.to_string());
+            between_nodes.report(look(reload).await);
         }
     }
 }

@@ -73,9 +73,15 @@ pub(crate) async fn run(
     if config.keys.emulator {
         warn!("requests are checked with the emulator key, which everybody knows");
     }
+    if config.peer.is_some_and(|peer| !peer.ip().is_loopback()) && config.peer_keys.is_none() {
+        warn!(
+            "nodes talk without TLS: whoever reaches --peer can act as a node (see --peer-key-file)"
+        );
+    }
     align_timers(config.heartbeat / TIMERS_PER_HEARTBEAT);
     let machine = take(&config)?;
     let tls = config.tls.clone().map(load_tls).transpose()?;
+    let peer_keys = config.peer_keys.clone();
     let room = Room::take();
     config.connections_max = room.connections;
     let starting = async {
@@ -94,7 +100,8 @@ pub(crate) async fn run(
         started = starting => started?,
         () = stop.wait() => return Ok(()),
     };
-    server.tasks.spawn("reload", reload::keep_up(server.gateway.clone(), tls, hangup));
+    let reload = reload::keep_up(server.gateway.clone(), tls, peer_keys, hangup);
+    server.tasks.spawn("reload", reload);
     stop.wait().await;
     server.tasks.spawn("second signal", async move {
         // A terminal that is gone may say so more than once.

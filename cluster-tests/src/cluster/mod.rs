@@ -266,6 +266,11 @@ impl Cluster {
         self.node(node).http()
     }
 
+    /// Where other nodes connect to a node.
+    pub fn peer(&self, node: u32) -> std::net::SocketAddr {
+        self.process(node).peer()
+    }
+
     /// Where thousands of clients connect to a node.
     pub fn crowd_address(&self, node: u32) -> std::net::SocketAddr {
         self.node(node).http_of_crowds()

@@ -286,8 +286,8 @@ struct ClusterFlags {
     #[arg(long, value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]
     node_id: Option<u32>,
-    /// The address to listen on for other nodes, as 10.0.0.1:7000. Whoever reaches it can act as a node: let it be
-    /// one of a network that only they can reach.
+    /// The address to listen on for other nodes, as 10.0.0.1:7000. Without a --peer-key-file whoever reaches it can act
+    /// as a node: let it be one of a network that only they can reach.
     #[arg(long, value_name = "ADDR")]
     #[serde(skip_serializing_if = "Option::is_none")]
     peer: Option<String>,
@@ -300,6 +300,12 @@ struct ClusterFlags {
     #[arg(long, value_name = "N=HOST:PORT,…")]
     #[serde(skip_serializing_if = "Option::is_none")]
     dial: Option<String>,
+    /// A file with the private key that all nodes share, in PEM, as `openssl genpkey -algorithm ed25519` makes one:
+    /// nodes then talk over TLS, and with nobody who does not hold it. Of several keys the first is ours, and all are
+    /// taken.
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peer_key_file: Option<PathBuf>,
     /// Nothing expires while the nodes' clocks leave more doubt than this [default: 2000].
     #[arg(long, value_name = "MS")]
     #[serde(skip_serializing_if = "Option::is_none")]

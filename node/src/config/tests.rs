@@ -71,6 +71,10 @@ fn a_node_alone_is_given_no_settings_of_a_cluster() {
         ("peer (EPHEMERIS_PEER)", Settings { peer: text(), ..settings() }),
         ("node_id (EPHEMERIS_NODE_ID)", Settings { node_id: Some(1), ..settings() }),
         ("dial (EPHEMERIS_DIAL)", Settings { dial: text(), ..settings() }),
+        (
+            "peer_key_file (EPHEMERIS_PEER_KEY_FILE)",
+            Settings { peer_key_file: Some("key.pem".into()), ..settings() },
+        ),
     ] {
         let message = NodeConfig::single(&settings).unwrap_err().to_string();
         assert!(message.contains(key) && message.contains("`ephemeris start`"), "{message}");

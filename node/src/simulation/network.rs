@@ -619,10 +619,11 @@ impl Arrivals {
 }
 
 impl platform::Listener for Arrivals {
-    fn accept(&mut self) -> BoxFuture<'_, io::Result<platform::Stream>> {
+    fn accept(&mut self) -> BoxFuture<'_, io::Result<platform::Arriving>> {
         Box::pin(async move {
             let Duplex { reader, writer } = self.next().await;
-            Ok(platform::Stream { reader: Box::new(reader), writer: Box::new(writer) })
+            let stream = platform::Stream { reader: Box::new(reader), writer: Box::new(writer) };
+            Ok(Box::pin(std::future::ready(Ok(stream))) as platform::Arriving)
         })
     }
 }

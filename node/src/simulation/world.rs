@@ -198,6 +198,7 @@ impl World {
             peer: Some(address(number)),
             founders: founders.into_iter().map(|n| (NodeId(n), address(n).to_string())).collect(),
             dial: BTreeMap::new(),
+            peer_keys: None,
             advertise: None,
             account_endpoint: None,
             keys: AccountKeys { read_write: vec![key], read_only: Vec::new(), emulator: true },

@@ -1,4 +1,4 @@
-//! HTTPS for clients: where certificates come from, and connections that use them.
+//! HTTPS for clients: where certificates come from, and connections that use them. And TLS between nodes: `peers`.
 //!
 //! 1. `Tls::load` reads the operator's own certificate, or has one made by an authority of our own.
 //! 2. `listener` takes connections in and shakes hands with each apart, so that none waits for another.
@@ -7,6 +7,7 @@
 
 mod authority;
 mod listener;
+mod peers;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -25,6 +26,7 @@ use crate::reload::Looked;
 
 pub(crate) use authority::trust_lines;
 pub(crate) use listener::TlsListener;
+pub(crate) use peers::PeerKeys;
 
 /// What clients may speak over TLS, what we like best first.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
@@ -52,7 +54,7 @@ pub(crate) enum TlsSource {
     },
 }
 
-/// Why HTTPS cannot be served.
+/// Why nothing can be encrypted.
 #[derive(Debug, Error)]
 pub(crate) enum TlsError {
     /// A file cannot be read or written.

@@ -158,6 +158,7 @@ impl Connection {
             let payload = Bytes::from(codec::encode(&self.identity.hello(self.channel)));
             Frame { kind: Kind::Hello, number: 0, payload }.write(&mut greeting);
             writer.write_all(&greeting).await?;
+            writer.flush().await?;
             let mut reader = FrameReader::new(reader);
             let answer = reader.next().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
             let welcome: Result<Hello, Refused> =
@@ -201,6 +202,7 @@ impl Connection {
                     put(&pending, &mut out, message);
                 }
                 writer.write_all(&out).await?;
+                writer.flush().await?;
                 out.clear();
                 next = queue.recv().await;
             }

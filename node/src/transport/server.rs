@@ -22,7 +22,7 @@ use super::frame::{Frame, FrameReader, Kind};
 use super::hello::{self, Hello, LocalIdentity, Refused};
 use super::{Channel, WRITE_BYTES_TARGET, take_time_left};
 use crate::clock::{self, Instant};
-use crate::platform::{Listener, Reader, Stream, Writer};
+use crate::platform::{Arriving, Listener, Reader, Stream, Writer};
 use crate::supervisor::Tasks;
 
 /// Answers waiting to be written on one connection.
@@ -57,24 +57,27 @@ struct Context {
 }
 
 impl Context {
-    fn is_news(&self, refused: &Refused) -> bool {
+    /// Tells people why a peer was refused, if that is news.
+    fn report(&self, reason: &str) {
         let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
-        refusals.is_news(refused, clock::monotonic())
+        if refusals.is_news(reason, clock::monotonic()) {
+            warn!(reason, "a peer was refused");
+        }
     }
 }
 
-/// Refusals that were logged lately, and when.
+/// Why peers were refused lately, and when that was logged.
 #[derive(Default)]
-struct Refusals(Vec<(Refused, Instant)>);
+struct Refusals(Vec<(String, Instant)>);
 
 impl Refusals {
-    /// True if this is one to log now.
-    fn is_news(&mut self, refused: &Refused, now: Instant) -> bool {
+    /// True if this is to be logged now.
+    fn is_news(&mut self, reason: &str, now: Instant) -> bool {
         self.0.retain(|(_, logged)| now.saturating_duration_since(*logged) < NEWS_PAUSE);
-        let is_known = self.0.iter().any(|(known, _)| known == refused);
+        let is_known = self.0.iter().any(|(known, _)| known == reason);
         let is_news = !is_known && self.0.len() < NEWS_MAX;
         if is_news {
-            self.0.push((refused.clone(), now));
+            self.0.push((reason.to_string(), now));
         }
         is_news
     }
@@ -93,10 +96,10 @@ pub(crate) fn serve(
     tasks.spawn("peer listener", async move {
         loop {
             match listener.accept().await {
-                Ok(stream) => {
+                Ok(arriving) => {
                     let context = context.clone();
                     context.tasks.clone().spawn("peer connection", async move {
-                        if let Err(error) = take(stream, context).await {
+                        if let Err(error) = take(arriving, context).await {
                             debug!(%error, "a peer connection ended");
                         }
                     });
@@ -113,12 +116,16 @@ pub(crate) fn serve(
 /// How long a peer that has connected may take to say who it is.
 const GREETING_DEADLINE: Duration = Duration::from_secs(5);
 
-async fn take(stream: Stream, context: Context) -> io::Result<()> {
-    let Stream { reader, mut writer } = stream;
-    let mut reader = FrameReader::new(reader);
+async fn take(arriving: Arriving, context: Context) -> io::Result<()> {
+    let greet = async {
+        let Stream { reader, writer } =
+            arriving.await.inspect_err(|error| report_no_tls(error, &context))?;
+        let mut reader = FrameReader::new(reader);
+        let greeting = reader.next().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
+        Ok::<_, io::Error>((reader, writer, greeting))
+    };
     // Whoever opens the port and says nothing is not waited for.
-    let greeting = timeout(GREETING_DEADLINE, reader.next()).await?;
-    let greeting = greeting?.ok_or(io::ErrorKind::UnexpectedEof)?;
+    let (mut reader, mut writer, greeting) = timeout(GREETING_DEADLINE, greet).await??;
     let judged = judge(&greeting, &context);
     let mut out = BytesMut::new();
     let verdict = match &judged {
@@ -128,12 +135,11 @@ async fn take(stream: Stream, context: Context) -> io::Result<()> {
     let payload = Bytes::from(codec::encode(&verdict));
     Frame { kind: Kind::Hello, number: 0, payload }.write(&mut out);
     writer.write_all(&out).await?;
+    writer.flush().await?;
     let (hello, channel) = match judged {
         Ok(judged) => judged,
         Err(refused) => {
-            if context.is_news(&refused) {
-                warn!(%refused, "a peer was refused");
-            }
+            context.report(&refused.to_string());
             return Ok(());
         }
     };
@@ -151,6 +157,13 @@ async fn take(stream: Stream, context: Context) -> io::Result<()> {
     tokio::select! {
         ended = write => ended,
         ended = read => ended,
+    }
+}
+
+/// Whoever only looks whether the port is open is nobody to tell people of.
+fn report_no_tls(error: &io::Error, context: &Context) {
+    if error.kind() == io::ErrorKind::InvalidData {
+        context.report(&error.to_string());
     }
 }
 
@@ -247,6 +260,7 @@ async fn write_answers(mut writer: Writer, mut outgoing: mpsc::Receiver<Frame>) 
             frame.write(&mut out);
         }
         writer.write_all(&out).await?;
+        writer.flush().await?;
         out.clear();
     }
     Ok(())
@@ -267,20 +281,20 @@ mod tests {
     #[test]
     fn a_refusal_is_logged_once_a_minute() {
         let (mut refusals, begin) = (Refusals::default(), clock::monotonic());
-        let [old, new] = [18, 19].map(|theirs| Refused::Protocol { ours: 20, theirs });
-        let mut is_news = |refused, after| refusals.is_news(refused, begin + after);
-        assert!(is_news(&old, Duration::ZERO));
-        assert!(!is_news(&old, Duration::from_secs(59)));
-        assert!(is_news(&new, Duration::from_secs(59)), "it is another one");
-        assert!(is_news(&old, Duration::from_mins(1)));
-        assert!(!is_news(&new, Duration::from_secs(118)));
+        let [old, new] = ["an old one", "a new one"];
+        let mut is_news = |reason, after| refusals.is_news(reason, begin + after);
+        assert!(is_news(old, Duration::ZERO));
+        assert!(!is_news(old, Duration::from_secs(59)));
+        assert!(is_news(new, Duration::from_secs(59)), "it is another one");
+        assert!(is_news(old, Duration::from_mins(1)));
+        assert!(!is_news(new, Duration::from_secs(118)));
     }
 
     #[test]
     fn only_so_many_refusals_are_logged_in_a_minute() {
         let (mut refusals, now) = (Refusals::default(), clock::monotonic());
-        let others = (0..).map(|theirs| Refused::Protocol { ours: 20, theirs });
-        let logged = others.take(2 * NEWS_MAX).filter(|refused| refusals.is_news(refused, now));
+        let others = (0..2 * NEWS_MAX).map(|number| number.to_string());
+        let logged = others.filter(|reason| refusals.is_news(reason, now));
         assert_eq!(logged.count(), NEWS_MAX);
     }
 

@@ -7,7 +7,9 @@ use ephemeris_raft::Router;
 use ephemeris_store::catalog::ClusterId;
 use tokio::net::TcpListener;
 
+use super::tcp::Door;
 use super::*;
+use crate::tls::PeerKeys;
 
 struct Echo;
 
@@ -39,22 +41,31 @@ async fn server_with(
     known: Option<u128>,
     handler: Arc<dyn RequestHandler>,
 ) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap().to_string();
     let identity = LocalIdentity::new(NodeId(2), 2, Some(ClusterId(cluster)));
     identity.set_directories(known.map(|directory| (NodeId(1), directory)).into_iter().collect());
-    serve(tasks, Box::new(listener), identity, Router::new(), handler);
+    server_behind(tasks, identity, handler, None).await
+}
+
+async fn server_behind(
+    tasks: &Tasks,
+    identity: LocalIdentity,
+    handler: Arc<dyn RequestHandler>,
+    keys: Option<Arc<PeerKeys>>,
+) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    serve(tasks, Box::new(Door { listener, keys }), identity, Router::new(), handler);
     address
 }
 
 fn client(tasks: &Tasks, address: String) -> PeerTransport {
+    client_with(tasks, address, None)
+}
+
+fn client_with(tasks: &Tasks, address: String, keys: Option<Arc<PeerKeys>>) -> PeerTransport {
     let identity = LocalIdentity::new(NodeId(1), 1, Some(ClusterId(7)));
-    PeerTransport::new(
-        tasks.clone(),
-        Arc::new(Tcp),
-        identity,
-        (BTreeMap::from([(NodeId(2), address)]), BTreeMap::new()),
-    )
+    let addresses = (BTreeMap::from([(NodeId(2), address)]), BTreeMap::new());
+    PeerTransport::new(tasks.clone(), Arc::new(Tcp { keys }), identity, addresses)
 }
 
 async fn call(client: &PeerTransport, message: &'static [u8]) -> Result<Bytes, TransportError> {
@@ -153,7 +164,8 @@ async fn a_node_is_dialled_where_the_settings_say_whatever_it_says_itself() {
     let nowhere = "127.0.0.1:1".to_string();
     let founders = BTreeMap::from([(NodeId(2), nowhere.clone())]);
     let dial = BTreeMap::from([(NodeId(2), address)]);
-    let client = PeerTransport::new(tasks.clone(), Arc::new(Tcp), identity, (founders, dial));
+    let client =
+        PeerTransport::new(tasks.clone(), Arc::new(Tcp { keys: None }), identity, (founders, dial));
     client.set_address(NodeId(2), &nowhere);
     assert_eq!(call(&client, b"hello").await, Ok(Bytes::from_static(b"hello")));
     tasks.stop().await;
@@ -165,7 +177,7 @@ async fn another_node_at_the_address_is_refused() {
     let address = server(&tasks, 7, None).await;
     let identity = LocalIdentity::new(NodeId(1), 1, Some(ClusterId(7)));
     let nodes = (BTreeMap::from([(NodeId(3), address)]), BTreeMap::new());
-    let client = PeerTransport::new(tasks.clone(), Arc::new(Tcp), identity, nodes);
+    let client = PeerTransport::new(tasks.clone(), Arc::new(Tcp { keys: None }), identity, nodes);
     let answer = client.send(NodeId(3), Channel::Requests, Bytes::new(), DEADLINE).await;
     assert_eq!(answer, Err(TransportError::Unreachable(NodeId(3))));
     tasks.stop().await;
@@ -212,5 +224,64 @@ async fn unknown_and_dead_nodes_are_unreachable_and_come_back() {
     let other = server(&tasks, 7, None).await;
     client.set_address(NodeId(2), &other);
     assert_eq!(call(&client, b"hello").await.unwrap(), "hello");
+    tasks.stop().await;
+}
+
+fn new_key() -> String {
+    rcgen::KeyPair::generate().unwrap().serialize_pem()
+}
+
+/// What a file with these keys gives.
+fn keys(keys: &[&str]) -> Option<Arc<PeerKeys>> {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("peer-key.pem");
+    std::fs::write(&file, keys.concat()).unwrap();
+    Some(Arc::new(PeerKeys::load(file).unwrap()))
+}
+
+/// Whether a node with some keys is answered by one with others.
+async fn is_answered(ours: Option<Arc<PeerKeys>>, theirs: Option<Arc<PeerKeys>>) -> bool {
+    let tasks = Tasks::new();
+    let identity = LocalIdentity::new(NodeId(2), 2, Some(ClusterId(7)));
+    let address = server_behind(&tasks, identity, Arc::new(Echo), theirs).await;
+    let answer = call(&client_with(&tasks, address, ours), b"hello").await;
+    assert!(matches!(answer, Ok(_) | Err(TransportError::Unreachable(_))), "{answer:?}");
+    tasks.stop().await;
+    answer.is_ok()
+}
+
+#[tokio::test]
+async fn nodes_with_a_common_key_talk_and_no_others() {
+    let [one, other] = [new_key(), new_key()];
+    assert!(is_answered(keys(&[&one]), keys(&[&one])).await);
+    assert!(!is_answered(keys(&[&other]), keys(&[&one])).await, "another key");
+    assert!(!is_answered(None, keys(&[&one])).await, "no key");
+    assert!(!is_answered(keys(&[&one]), None).await, "nobody there has one");
+}
+
+#[tokio::test]
+async fn one_key_follows_another_node_by_node() {
+    let [old, new] = [new_key(), new_key()];
+    let steps: [&[&str]; 4] = [&[&old], &[&old, &new], &[&new, &old], &[&new]];
+    for pair in steps.windows(2) {
+        let [before, after] = [keys(pair[0]), keys(pair[1])];
+        assert!(is_answered(before.clone(), after.clone()).await);
+        assert!(is_answered(after, before).await);
+    }
+    assert!(!is_answered(keys(steps[3]), keys(steps[0])).await, "the old one no longer counts");
+}
+
+#[tokio::test]
+async fn large_messages_pass_encrypted_in_both_directions_at_once() {
+    let (tasks, keys) = (Tasks::new(), keys(&[&new_key()]));
+    let identity = LocalIdentity::new(NodeId(2), 2, Some(ClusterId(7)));
+    let address = server_behind(&tasks, identity, Arc::new(Echo), keys.clone()).await;
+    let client = client_with(&tasks, address, keys);
+    let calls = (1..=20_u8).map(|number| {
+        let message = Bytes::from(vec![number; usize::from(number) << 17]);
+        let call = client.send(NodeId(2), Channel::Requests, message.clone(), DEADLINE);
+        async move { assert!(call.await.unwrap() == message) }
+    });
+    futures_util::future::join_all(calls).await;
     tasks.stop().await;
 }
