@@ -82,14 +82,14 @@ impl PeerKeys {
     /// Encrypts a connection that another node has made.
     pub(crate) async fn accept(&self, connection: TcpStream) -> io::Result<Stream> {
         let acceptor = self.ends.load().acceptor.clone();
-        acceptor.accept(connection).await.map(halves).map_err(explained)
+        acceptor.accept(connection).await.map(halves).map_err(|error| explained(&error))
     }
 
     /// Encrypts a connection to another node.
     pub(crate) async fn connect(&self, connection: TcpStream) -> io::Result<Stream> {
         let connector = self.ends.load().connector.clone();
         let name = ServerName::try_from(ANY_NODE).expect("it is a name");
-        connector.connect(name, connection).await.map(halves).map_err(explained)
+        connector.connect(name, connection).await.map(halves).map_err(|error| explained(&error))
     }
 }
 
@@ -98,7 +98,7 @@ fn halves(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Strea
     Stream { reader: Box::new(reader), writer: Box::new(writer) }
 }
 
-fn explained(error: io::Error) -> io::Error {
+fn explained(error: &io::Error) -> io::Error {
     let told =
         format!("no TLS with the other node: {error}; give every node the same --peer-key-file");
     io::Error::new(error.kind(), told)
