@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use ephemeris_cluster_tests::client::Container;
 use ephemeris_cluster_tests::cluster::Cluster;
+use ephemeris_cluster_tests::load::Writers;
 use ephemeris_cluster_tests::wait;
 use rcgen::KeyPair;
 use serde_json::json;
@@ -18,16 +19,13 @@ fn new_key() -> String {
     KeyPair::generate().expect("a key can be made").serialize_pem()
 }
 
-/// Stores an item through one node, and reads it through all.
-async fn store_and_read(cluster: &Cluster, container: &Container, id: &str) {
-    let item = json!({ "id": id, "pk": "k" });
-    cluster.client(1).create_item(container, &item).await.expect(201);
-    for node in cluster.ids() {
-        cluster.client(node).read_item(container, &json!("k"), id).await.expect(200);
-    }
+/// How many lines of a node's log hold all of some words.
+fn count_lines(cluster: &Cluster, node: u32, words: &[&str]) -> usize {
+    let log = cluster.log(node);
+    log.lines().filter(|line| words.iter().all(|word| line.contains(word))).count()
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_that_share_a_key_take_nobody_else_and_change_it_without_a_pause() {
     let directory = tempfile::tempdir().expect("the temporary directory is writable");
     let file = directory.path().join("peer-key.pem");
@@ -40,17 +38,16 @@ async fn nodes_that_share_a_key_take_nobody_else_and_change_it_without_a_pause()
     let carts = Container::new("shop", "carts");
     cluster.client(1).create_database("shop").await.expect(201);
     cluster.client(1).create_container(&carts, json!({})).await.expect(201);
-    store_and_read(&cluster, &carts, "first").await;
+    let writers = Writers::start(&cluster.clients(&[1, 2]), &carts, 4);
+    writers.await_more(100).await;
 
-    // Whoever speaks plain text is sent away, and the node says what to do.
+    // Whoever speaks plain text is told nothing, and the node says what to do.
     let mut stranger = TcpStream::connect(cluster.peer(1)).await.expect("the node listens");
     stranger.write_all(&[0; 64]).await.expect("it is taken");
-    let sent_away = tokio::time::timeout(DEADLINE, stranger.read_to_end(&mut Vec::new())).await;
-    sent_away.expect("the node does not wait for more").ok();
-    let told = async || {
-        let log = cluster.log(1);
-        (log.contains("a peer was refused") && log.contains("--peer-key-file")).then_some(())
-    };
+    // It ends the connection, or breaks it off.
+    let _ = stranger.read_to_end(&mut Vec::new()).await;
+    let refusal = ["no connection with a peer", "no TLS with 127.0.0.1", "--peer-key-file"];
+    let told = async || (count_lines(&cluster, 1, &refusal) == 1).then_some(());
     wait::until("the node to say who was refused", DEADLINE, told).await;
 
     let steps = [format!("{old}{new}"), format!("{new}{old}"), new];
@@ -59,7 +56,7 @@ async fn nodes_that_share_a_key_take_nobody_else_and_change_it_without_a_pause()
         for node in cluster.ids() {
             cluster.hang_up(node);
             let has_seen = async || {
-                let seen = cluster.log(node).matches("files were changed").count();
+                let seen = count_lines(&cluster, node, &["files were changed", "peer keys"]);
                 (seen > done).then_some(())
             };
             wait::until("the node to see the new file", DEADLINE, has_seen).await;
@@ -69,11 +66,14 @@ async fn nodes_that_share_a_key_take_nobody_else_and_change_it_without_a_pause()
         cluster.await_exit(3).await;
         cluster.spawn(3);
         cluster.await_ready(3).await;
-        store_and_read(&cluster, &carts, &format!("after step {done}")).await;
+        writers.await_more(100).await;
     }
-    // Only the stranger was refused.
+    let journal = writers.stop().await;
+    assert!(journal.failed.is_empty(), "writes that failed: {:#?}", journal.failed);
     for node in cluster.ids() {
-        let refused = cluster.log(node).matches("a peer was refused").count();
+        journal.check(&cluster.client(node), &carts).await;
+        // Only the stranger was refused.
+        let refused = count_lines(&cluster, node, &["no connection with a peer"]);
         assert_eq!(refused, usize::from(node == 1), "{}", cluster.log(node));
     }
 }
@@ -86,7 +86,7 @@ async fn a_key_that_cannot_be_used_stops_the_start() {
     let path = file.to_str().expect("it is text");
     let mut cluster = Cluster::formable_with(3, &["--peer-key-file", path]);
     cluster.spawn(1);
-    cluster.await_exit(1).await;
+    assert!(!cluster.await_exit(1).await.success());
     let log = cluster.log(1);
     assert!(log.contains(path) && log.contains("openssl genpkey"), "{log}");
 }

@@ -21,7 +21,7 @@ use crate::front::Front;
 use crate::gateway::Gateway;
 use crate::node::{Node, StartupError};
 use crate::platform::{DirectoryError, Platform, TakeMachine};
-use crate::reload;
+use crate::reload::Watched;
 use crate::supervisor::{self, Tasks};
 use crate::telemetry;
 use crate::tls::{self, Tls, TlsError, TlsListener, TlsSource};
@@ -65,7 +65,6 @@ pub(crate) async fn run(
     take: TakeMachine,
 ) -> Result<(), ServerError> {
     let mut stop = StopSignals::listen().map_err(ServerError::Signals)?;
-    let hangup = signal(SignalKind::hangup()).map_err(ServerError::Signals)?;
     let address = config.http;
     let listen_error = |source| ServerError::Listen { address, source };
     let listener = TcpListener::bind(address).await.map_err(listen_error)?;
@@ -81,11 +80,21 @@ pub(crate) async fn run(
     align_timers(config.heartbeat / TIMERS_PER_HEARTBEAT);
     let machine = take(&config)?;
     let tls = config.tls.clone().map(load_tls).transpose()?;
-    let peer_keys = config.peer_keys.clone();
+    // A node may wait long for others: because of these files, perhaps.
+    let files = Tasks::new();
+    if let Some(tls) = tls.clone() {
+        let watched = Watched::new("certificate", move || tls.reload(clock::wall()));
+        files.spawn("reload the certificate", watched.keep_up(hangup()?));
+    }
+    if let Some(keys) = config.peer_keys.clone() {
+        keys.announce();
+        let watched = Watched::new("peer keys", move || keys.reload());
+        files.spawn("reload peer keys", watched.keep_up(hangup()?));
+    }
     let room = Room::take();
     config.connections_max = room.connections;
     let starting = async {
-        match tls.clone() {
+        match tls {
             None => {
                 Server::start(machine.as_ref(), config, (without_delay(listener), http), metrics)
                     .await
@@ -100,8 +109,9 @@ pub(crate) async fn run(
         started = starting => started?,
         () = stop.wait() => return Ok(()),
     };
-    let reload = reload::keep_up(server.gateway.clone(), tls, peer_keys, hangup);
-    server.tasks.spawn("reload", reload);
+    let gateway = server.gateway.clone();
+    let watched = Watched::new("keys", move || gateway.reload_keys());
+    files.spawn("reload keys", watched.keep_up(hangup()?));
     stop.wait().await;
     server.tasks.spawn("second signal", async move {
         // A terminal that is gone may say so more than once.
@@ -109,8 +119,13 @@ pub(crate) async fn run(
         warn!("a second signal: the process ends at once");
         supervisor::exit();
     });
+    files.stop().await;
     server.stop().await;
     Ok(())
+}
+
+fn hangup() -> Result<Signal, ServerError> {
+    signal(SignalKind::hangup()).map_err(ServerError::Signals)
 }
 
 /// Reads or makes the certificate for HTTPS; says how clients come to trust one made for the first

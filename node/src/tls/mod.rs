@@ -27,6 +27,8 @@ use crate::reload::Looked;
 pub(crate) use authority::trust_lines;
 pub(crate) use listener::TlsListener;
 pub(crate) use peers::PeerKeys;
+#[cfg(test)]
+pub(crate) use peers::tests::new_key as new_peer_key;
 
 /// What clients may speak over TLS, what we like best first.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];

@@ -9,6 +9,7 @@
 
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -31,6 +32,7 @@ use rustls::{
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
+use tracing::info;
 
 use super::{TlsError, read};
 use crate::platform::Stream;
@@ -51,7 +53,11 @@ pub(crate) struct PeerKeys {
 struct Ends {
     acceptor: TlsAcceptor,
     connector: TlsConnector,
+    /// How many keys others may hold.
+    keys: usize,
 }
+
+type PublicKey = SubjectPublicKeyInfoDer<'static>;
 
 impl fmt::Debug for PeerKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -63,7 +69,7 @@ impl PeerKeys {
     /// Reads the keys.
     pub(crate) fn load(file: PathBuf) -> Result<Self, TlsError> {
         let content = read(&file)?;
-        let ends = Ends::new(&file, &content)?;
+        let ends = Ends::read(&file, &content)?;
         Ok(Self { file, content: Mutex::new(content), ends: ArcSwap::from_pointee(ends) })
     }
 
@@ -74,38 +80,47 @@ impl PeerKeys {
         if found == *content {
             return Ok(Looked::Same);
         }
-        self.ends.store(Arc::new(Ends::new(&self.file, &found)?));
+        self.ends.store(Arc::new(Ends::read(&self.file, &found)?));
         *content = found;
+        self.announce();
         Ok(Looked::Changed)
+    }
+
+    /// Tells people how many keys there are: all nodes should say the same.
+    pub(crate) fn announce(&self) {
+        info!(keys = self.ends.load().keys, file = %self.file.display(), "TLS between nodes");
     }
 
     /// Encrypts a connection that another node has made.
     pub(crate) async fn accept(&self, connection: TcpStream) -> io::Result<Stream> {
-        let acceptor = self.ends.load().acceptor.clone();
-        acceptor.accept(connection).await.map(halves).map_err(|error| explained(&error))
+        let (acceptor, address) = (self.ends.load().acceptor.clone(), connection.peer_addr()?);
+        encrypted(acceptor.accept(connection).await, address)
     }
 
     /// Encrypts a connection to another node.
     pub(crate) async fn connect(&self, connection: TcpStream) -> io::Result<Stream> {
-        let connector = self.ends.load().connector.clone();
+        let (connector, address) = (self.ends.load().connector.clone(), connection.peer_addr()?);
         let name = ServerName::try_from(ANY_NODE).expect("it is a name");
-        connector.connect(name, connection).await.map(halves).map_err(|error| explained(&error))
+        encrypted(connector.connect(name, connection).await, address)
     }
 }
 
-fn halves(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Stream {
+fn encrypted(
+    shaken: io::Result<impl AsyncRead + AsyncWrite + Send + Unpin + 'static>,
+    address: SocketAddr,
+) -> io::Result<Stream> {
+    let stream = shaken.map_err(|error| {
+        let ip = address.ip();
+        let told = format!("no TLS with {ip}: {error}; give every node the same --peer-key-file");
+        io::Error::new(error.kind(), told)
+    })?;
     let (reader, writer) = tokio::io::split(stream);
-    Stream { reader: Box::new(reader), writer: Box::new(writer) }
-}
-
-fn explained(error: &io::Error) -> io::Error {
-    let told =
-        format!("no TLS with the other node: {error}; give every node the same --peer-key-file");
-    io::Error::new(error.kind(), told)
+    Ok(Stream { reader: Box::new(reader), writer: Box::new(writer) })
 }
 
 impl Ends {
-    fn new(file: &Path, pem: &[u8]) -> Result<Self, TlsError> {
+    /// What the keys in a file make of connections.
+    fn read(file: &Path, pem: &[u8]) -> Result<Self, TlsError> {
         let unusable = |reason: String| TlsError::Pem {
             path: file.display().to_string(),
             what: "private key",
@@ -117,37 +132,62 @@ impl Ends {
             let key = ring::sign::any_supported_type(&key);
             keys.push(key.map_err(|error| unusable(error.to_string()))?);
         }
-        let taken: Option<Vec<_>> = keys.iter().map(public_part).collect();
-        let taken = taken.ok_or_else(|| unusable("its public part is not known".to_string()))?;
-        let (Some(own), Some(shown)) = (keys.into_iter().next(), taken.first()) else {
+        // One that was passed over would be missed only when others show it.
+        if keys.len() != count_keys(pem) {
+            let reason = "a key does not begin on a line of its own, or is encrypted";
+            return Err(unusable(reason.to_string()));
+        }
+        let public: Option<Vec<_>> = keys.iter().map(|key| public_part(&**key)).collect();
+        let public = public.ok_or_else(|| unusable("its public part is not known".to_string()))?;
+        let (Some(own), Some(shown)) = (keys.into_iter().next(), public.first().cloned()) else {
             return Err(unusable("there is none in it".to_string()));
         };
+        Self::new(own, &shown, public)
+    }
+
+    /// Shows a public key, proves by the private one to hold it, and takes whoever holds one of `taken`.
+    fn new(
+        own: Arc<dyn SigningKey>,
+        shown: &PublicKey,
+        taken: Vec<PublicKey>,
+    ) -> Result<Self, TlsError> {
+        let keys = taken.len();
         // A key by itself stands where a certificate would.
-        let shown = vec![CertificateDer::from(shown.as_ref().to_vec())];
-        let shown = Arc::new(CertifiedKey::new(shown, own));
+        let certificate = CertificateDer::from(shown.as_ref().to_vec());
+        let identity = Arc::new(CertifiedKey::new(vec![certificate], own));
         let provider = Arc::new(ring::default_provider());
         let algorithms = provider.signature_verification_algorithms;
         let holders = Arc::new(Holders { taken, algorithms });
 
+        let resolver = Arc::new(AlwaysResolvesServerRawPublicKeys::new(identity.clone()));
         let mut server = ServerConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(&[&TLS13])?
             .with_client_cert_verifier(holders.clone())
-            .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(shown.clone())));
+            .with_cert_resolver(resolver);
         let mut client = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&TLS13])?
             .dangerous()
             .with_custom_certificate_verifier(holders)
-            .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(shown)));
-        // Whoever goes on where an earlier connection ended shows no key: one that no longer counts would.
-        (server.session_storage, server.send_tls13_tickets) =
-            (Arc::new(NoServerSessionStorage {}), 0);
-        (client.resumption, client.enable_sni) = (Resumption::disabled(), false);
+            .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(identity)));
+        // A connection that was resumed would skip the proof, and outlive a key that was taken out.
+        server.session_storage = Arc::new(NoServerSessionStorage {});
+        server.send_tls13_tickets = 0;
+        client.resumption = Resumption::disabled();
+        client.enable_sni = false;
         let (acceptor, connector) = (Arc::new(server).into(), Arc::new(client).into());
-        Ok(Self { acceptor, connector })
+        Ok(Self { acceptor, connector, keys })
     }
 }
 
-fn public_part(key: &Arc<dyn SigningKey>) -> Option<SubjectPublicKeyInfoDer<'static>> {
+/// How many private keys a file seems to hold, whether they can be read or not.
+fn count_keys(pem: &[u8]) -> usize {
+    let text = String::from_utf8_lossy(pem);
+    let sections = text.split("-----BEGIN ").skip(1);
+    let first_lines = sections.filter_map(|section| section.lines().next());
+    first_lines.filter(|line| line.contains("PRIVATE KEY")).count()
+}
+
+fn public_part(key: &dyn SigningKey) -> Option<PublicKey> {
     key.public_key().map(SubjectPublicKeyInfoDer::into_owned)
 }
 
@@ -155,7 +195,7 @@ fn public_part(key: &Arc<dyn SigningKey>) -> Option<SubjectPublicKeyInfoDer<'sta
 #[derive(Debug)]
 struct Holders {
     /// The public parts of the keys.
-    taken: Vec<SubjectPublicKeyInfoDer<'static>>,
+    taken: Vec<PublicKey>,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
@@ -263,11 +303,123 @@ impl ClientCertVerifier for Holders {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
     use super::*;
 
-    fn new_key() -> String {
+    /// As `openssl genpkey` made them: Ed25519, ECDSA with P-256 and with P-384.
+    const BY_OPENSSL: [&str; 3] = [
+        "-----BEGIN PRIVATE KEY-----
+MC4CAQAwBQYDK2VwBCIEIBmM9q/U4tp4CiDlDLs8UHpeBi3HyobvFD/C1ERosroM
+-----END PRIVATE KEY-----
+",
+        "-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgiNqL++SA8D+U0P6k
+cVuC91himoDkTCtyowPOv1IP2quhRANCAAQrK15jHzNF5bgHX5qJMpXZXCHddZAh
+ars95z5wYBtxr7x3K9MlArnzqcWCGSkRQwUckm9FFDYuiEPhresGZcSl
+-----END PRIVATE KEY-----
+",
+        "-----BEGIN PRIVATE KEY-----
+MIG2AgEAMBAGByqGSM49AgEGBSuBBAAiBIGeMIGbAgEBBDCnUQFv1DdshCICWLo+
+Kyh/1AsYgYIu/S0DjL8DSh8B7wtWCOPL3DLcDY5ULml2+T6hZANiAAQAs40XitzN
+94wJe00Mb6DDhLG7px6O7orqPd+3Gu7/59uYuL44GkNhk/ViCzINX6OaLt9jZT6e
+5uJLvzNYSWIFJHiUQ0OFc0z8gBkbz4ONeePgmgzDAM3E0SgR8hl1UmQ=
+-----END PRIVATE KEY-----
+",
+    ];
+
+    /// A private key, in PEM.
+    pub(crate) fn new_key() -> String {
         rcgen::KeyPair::generate().unwrap().serialize_pem()
+    }
+
+    fn ends(pem: &str) -> Result<Ends, TlsError> {
+        Ends::read(Path::new("peer-key.pem"), pem.as_bytes())
+    }
+
+    fn keys(ends: Ends) -> PeerKeys {
+        let ends = ArcSwap::from_pointee(ends);
+        PeerKeys { file: PathBuf::new(), content: Mutex::default(), ends }
+    }
+
+    /// Sends a byte, and waits for one: who calls hears only then whether it was taken.
+    async fn exchange(stream: io::Result<Stream>) -> io::Result<()> {
+        let mut stream = stream?;
+        stream.writer.write_all(b"?").await?;
+        stream.writer.flush().await?;
+        stream.reader.read_u8().await.map(drop)
+    }
+
+    /// One node calls another: what becomes of it at either end.
+    async fn call(caller: Ends, called: Ends) -> (io::Result<()>, io::Result<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let calls = async {
+            let connection = TcpStream::connect(address).await.unwrap();
+            exchange(keys(caller).connect(connection).await).await
+        };
+        let takes = async {
+            let (connection, _) = listener.accept().await.unwrap();
+            exchange(keys(called).accept(connection).await).await
+        };
+        tokio::join!(calls, takes)
+    }
+
+    fn told(result: &io::Result<()>) -> String {
+        result.as_ref().unwrap_err().to_string()
+    }
+
+    #[tokio::test]
+    async fn each_end_looks_at_the_key_of_the_other() {
+        let [one, other] = [new_key(), new_key()];
+        let both = format!("{other}{one}");
+        let (caller, called) = call(ends(&both).unwrap(), ends(&both).unwrap()).await;
+        assert!(caller.is_ok() && called.is_ok());
+        // The caller takes the key of the one that it calls, and shows one that this one does not take.
+        let (caller, called) = call(ends(&both).unwrap(), ends(&one).unwrap()).await;
+        assert!(told(&called).contains("no TLS with 127.0.0.1: invalid peer"), "{called:?}");
+        assert!(caller.is_err());
+        // And the other way round.
+        let (caller, called) = call(ends(&one).unwrap(), ends(&both).unwrap()).await;
+        assert!(told(&caller).contains("no TLS with 127.0.0.1: invalid peer"), "{caller:?}");
+        assert!(told(&called).contains("received fatal alert"), "{called:?}");
+    }
+
+    #[tokio::test]
+    async fn to_show_a_key_is_not_to_hold_it() {
+        let [one, other] = [new_key(), new_key()];
+        let signing = |pem: &str| {
+            let key = PrivateKeyDer::from_pem_slice(pem.as_bytes()).unwrap();
+            ring::sign::any_supported_type(&key).unwrap()
+        };
+        let public = public_part(&*signing(&one)).unwrap();
+        let thief = || Ends::new(signing(&other), &public, vec![public.clone()]).unwrap();
+        let (caller, called) = call(thief(), ends(&one).unwrap()).await;
+        assert!(told(&called).contains("BadSignature"), "{called:?}");
+        assert!(caller.is_err());
+        let (caller, _) = call(ends(&one).unwrap(), thief()).await;
+        assert!(told(&caller).contains("BadSignature"), "{caller:?}");
+    }
+
+    #[tokio::test]
+    async fn keys_that_openssl_makes_are_taken() {
+        for pem in BY_OPENSSL {
+            let (caller, called) = call(ends(pem).unwrap(), ends(pem).unwrap()).await;
+            assert!(caller.is_ok() && called.is_ok(), "{pem}");
+        }
+    }
+
+    #[test]
+    fn a_key_that_would_be_passed_over_is_noticed() {
+        let [one, other] = [new_key(), new_key()];
+        let noted = format!("# the new one\n{other}# the old one\n{one}");
+        assert_eq!(ends(&noted).unwrap().keys, 2);
+        let encrypted = other.replace("PRIVATE", "ENCRYPTED PRIVATE");
+        for passed_over in [format!("{}{other}", one.trim_end()), format!("{one}{encrypted}")] {
+            assert!(matches!(ends(&passed_over), Err(TlsError::Pem { .. })), "{passed_over}");
+        }
     }
 
     #[test]
@@ -278,9 +430,8 @@ mod tests {
         let keys = PeerKeys::load(file.clone()).unwrap();
         let first = keys.ends.load_full();
         assert!(matches!(keys.reload(), Ok(Looked::Same)));
-        for nothing in
-            ["", "nothing", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"]
-        {
+        let no_key = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
+        for nothing in ["", "nothing", no_key] {
             std::fs::write(&file, nothing).unwrap();
             assert!(matches!(keys.reload(), Err(TlsError::Pem { .. })), "{nothing}");
             assert!(PeerKeys::load(file.clone()).is_err());
@@ -294,23 +445,11 @@ mod tests {
         assert!(matches!(keys.reload(), Ok(Looked::Same)));
     }
 
-    /// As `openssl genpkey` makes them.
-    #[test]
-    fn keys_of_all_usual_kinds_are_taken() {
-        use rcgen::{PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_ED25519};
-
-        for kind in [&PKCS_ED25519, &PKCS_ECDSA_P256_SHA256, &PKCS_ECDSA_P384_SHA384] {
-            let key = rcgen::KeyPair::generate_for(kind).unwrap().serialize_pem();
-            Ends::new(Path::new("peer-key.pem"), key.as_bytes()).unwrap();
-        }
-    }
-
     #[test]
     fn nothing_shows_a_key() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("peer-key.pem");
-        let key = new_key();
-        std::fs::write(&file, &key).unwrap();
+        std::fs::write(&file, new_key()).unwrap();
         let shown = format!("{:?}", PeerKeys::load(file).unwrap());
         assert!(shown.len() < 200 && shown.ends_with("peer-key.pem"), "{shown}");
     }

@@ -14,7 +14,7 @@ use ephemeris_store::ids::NodeId;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::io::AsyncWriteExt as _;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::timeout;
 use tracing::{debug, warn};
 
@@ -57,11 +57,11 @@ struct Context {
 }
 
 impl Context {
-    /// Tells people why a peer was refused, if that is news.
-    fn report(&self, reason: &str) {
+    /// Tells people why a peer does not come in, if that is news.
+    fn report(&self, what: &'static str, reason: &str) {
         let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
         if refusals.is_news(reason, clock::monotonic()) {
-            warn!(reason, "a peer was refused");
+            warn!(reason, "{what}");
         }
     }
 }
@@ -83,6 +83,9 @@ impl Refusals {
     }
 }
 
+/// Connections that have not said yet who they are; more wait in the kernel.
+const GREETINGS_MAX: usize = 1024;
+
 /// Takes connections until the tasks end.
 pub(crate) fn serve(
     tasks: &Tasks,
@@ -93,13 +96,15 @@ pub(crate) fn serve(
 ) {
     let refusals = Arc::default();
     let context = Context { tasks: tasks.clone(), identity, router, handler, refusals };
+    let room = Arc::new(Semaphore::new(GREETINGS_MAX));
     tasks.spawn("peer listener", async move {
         loop {
+            let permit = room.clone().acquire_owned().await.expect("nobody closes it");
             match listener.accept().await {
                 Ok(arriving) => {
                     let context = context.clone();
                     context.tasks.clone().spawn("peer connection", async move {
-                        if let Err(error) = take(arriving, context).await {
+                        if let Err(error) = take(arriving, permit, context).await {
                             debug!(%error, "a peer connection ended");
                         }
                     });
@@ -116,7 +121,11 @@ pub(crate) fn serve(
 /// How long a peer that has connected may take to say who it is.
 const GREETING_DEADLINE: Duration = Duration::from_secs(5);
 
-async fn take(arriving: Arriving, context: Context) -> io::Result<()> {
+async fn take(
+    arriving: Arriving,
+    permit: OwnedSemaphorePermit,
+    context: Context,
+) -> io::Result<()> {
     let greet = async {
         let Stream { reader, writer } =
             arriving.await.inspect_err(|error| report_no_tls(error, &context))?;
@@ -126,6 +135,7 @@ async fn take(arriving: Arriving, context: Context) -> io::Result<()> {
     };
     // Whoever opens the port and says nothing is not waited for.
     let (mut reader, mut writer, greeting) = timeout(GREETING_DEADLINE, greet).await??;
+    drop(permit);
     let judged = judge(&greeting, &context);
     let mut out = BytesMut::new();
     let verdict = match &judged {
@@ -139,7 +149,7 @@ async fn take(arriving: Arriving, context: Context) -> io::Result<()> {
     let (hello, channel) = match judged {
         Ok(judged) => judged,
         Err(refused) => {
-            context.report(&refused.to_string());
+            context.report("a peer was refused", &refused.to_string());
             return Ok(());
         }
     };
@@ -160,10 +170,11 @@ async fn take(arriving: Arriving, context: Context) -> io::Result<()> {
     }
 }
 
-/// Whoever only looks whether the port is open is nobody to tell people of.
+/// Tells people of somebody who said something that was no TLS, or not ours. Whoever only looks whether the port is
+/// open says nothing.
 fn report_no_tls(error: &io::Error, context: &Context) {
     if error.kind() == io::ErrorKind::InvalidData {
-        context.report(&error.to_string());
+        context.report("no connection with a peer", &error.to_string());
     }
 }
 
@@ -223,7 +234,7 @@ async fn handle(
     from: NodeId,
     answers: mpsc::Sender<Frame>,
 ) -> io::Result<()> {
-    let room = Arc::new(tokio::sync::Semaphore::new(REQUESTS_MAX));
+    let room = Arc::new(Semaphore::new(REQUESTS_MAX));
     while let Some(mut frame) = reader.next().await? {
         let Some(left) = take_time_left(&mut frame.payload) else {
             return Err(io::ErrorKind::InvalidData.into());

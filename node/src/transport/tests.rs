@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 
 use super::tcp::Door;
 use super::*;
-use crate::tls::PeerKeys;
+use crate::tls::{PeerKeys, new_peer_key as new_key};
 
 struct Echo;
 
@@ -225,10 +225,6 @@ async fn unknown_and_dead_nodes_are_unreachable_and_come_back() {
     client.set_address(NodeId(2), &other);
     assert_eq!(call(&client, b"hello").await.unwrap(), "hello");
     tasks.stop().await;
-}
-
-fn new_key() -> String {
-    rcgen::KeyPair::generate().unwrap().serialize_pem()
 }
 
 /// What a node with these keys talks with; without any there is no file.
