@@ -353,16 +353,16 @@ Kyh/1AsYgYIu/S0DjL8DSh8B7wtWCOPL3DLcDY5ULml2+T6hZANiAAQAs40XitzN
     }
 
     /// One node calls another: what becomes of it at either end.
-    async fn call(caller: Ends, called: Ends) -> (io::Result<()>, io::Result<()>) {
+    async fn call(dialer: Ends, answerer: Ends) -> (io::Result<()>, io::Result<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let calls = async {
             let connection = TcpStream::connect(address).await.unwrap();
-            exchange(keys(caller).connect(connection).await).await
+            exchange(keys(dialer).connect(connection).await).await
         };
         let takes = async {
             let (connection, _) = listener.accept().await.unwrap();
-            exchange(keys(called).accept(connection).await).await
+            exchange(keys(answerer).accept(connection).await).await
         };
         tokio::join!(calls, takes)
     }
@@ -375,16 +375,16 @@ Kyh/1AsYgYIu/S0DjL8DSh8B7wtWCOPL3DLcDY5ULml2+T6hZANiAAQAs40XitzN
     async fn each_end_looks_at_the_key_of_the_other() {
         let [one, other] = [new_key(), new_key()];
         let both = format!("{other}{one}");
-        let (caller, called) = call(ends(&both).unwrap(), ends(&both).unwrap()).await;
-        assert!(caller.is_ok() && called.is_ok());
-        // The caller takes the key of the one that it calls, and shows one that this one does not take.
-        let (caller, called) = call(ends(&both).unwrap(), ends(&one).unwrap()).await;
-        assert!(told(&called).contains("no TLS with 127.0.0.1: invalid peer"), "{called:?}");
-        assert!(caller.is_err());
+        let (dialer, answerer) = call(ends(&both).unwrap(), ends(&both).unwrap()).await;
+        assert!(dialer.is_ok() && answerer.is_ok());
+        // The dialer takes what the answerer shows, and shows a key that this one does not take.
+        let (dialer, answerer) = call(ends(&both).unwrap(), ends(&one).unwrap()).await;
+        assert!(told(&answerer).contains("no TLS with 127.0.0.1: invalid peer"), "{answerer:?}");
+        assert!(dialer.is_err());
         // And the other way round.
-        let (caller, called) = call(ends(&one).unwrap(), ends(&both).unwrap()).await;
-        assert!(told(&caller).contains("no TLS with 127.0.0.1: invalid peer"), "{caller:?}");
-        assert!(told(&called).contains("received fatal alert"), "{called:?}");
+        let (dialer, answerer) = call(ends(&one).unwrap(), ends(&both).unwrap()).await;
+        assert!(told(&dialer).contains("no TLS with 127.0.0.1: invalid peer"), "{dialer:?}");
+        assert!(told(&answerer).contains("received fatal alert"), "{answerer:?}");
     }
 
     #[tokio::test]
@@ -396,18 +396,18 @@ Kyh/1AsYgYIu/S0DjL8DSh8B7wtWCOPL3DLcDY5ULml2+T6hZANiAAQAs40XitzN
         };
         let public = public_part(&*signing(&one)).unwrap();
         let thief = || Ends::new(signing(&other), &public, vec![public.clone()]).unwrap();
-        let (caller, called) = call(thief(), ends(&one).unwrap()).await;
-        assert!(told(&called).contains("BadSignature"), "{called:?}");
-        assert!(caller.is_err());
-        let (caller, _) = call(ends(&one).unwrap(), thief()).await;
-        assert!(told(&caller).contains("BadSignature"), "{caller:?}");
+        let (dialer, answerer) = call(thief(), ends(&one).unwrap()).await;
+        assert!(told(&answerer).contains("BadSignature"), "{answerer:?}");
+        assert!(dialer.is_err());
+        let (dialer, _) = call(ends(&one).unwrap(), thief()).await;
+        assert!(told(&dialer).contains("BadSignature"), "{dialer:?}");
     }
 
     #[tokio::test]
     async fn keys_that_openssl_makes_are_taken() {
         for pem in BY_OPENSSL {
-            let (caller, called) = call(ends(pem).unwrap(), ends(pem).unwrap()).await;
-            assert!(caller.is_ok() && called.is_ok(), "{pem}");
+            let (dialer, answerer) = call(ends(pem).unwrap(), ends(pem).unwrap()).await;
+            assert!(dialer.is_ok() && answerer.is_ok(), "{pem}");
         }
     }
 
