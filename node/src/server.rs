@@ -60,11 +60,26 @@ pub(crate) enum ServerError {
 
 /// Runs a node until it is told to stop.
 pub(crate) async fn run(
+    config: NodeConfig,
+    metrics: PrometheusHandle,
+    take: TakeMachine,
+) -> Result<(), ServerError> {
+    let files = Tasks::new();
+    let ended = run_with(&files, config, metrics, take).await;
+    files.stop().await;
+    ended
+}
+
+/// The same, with tasks that look at files of keys and certificates.
+async fn run_with(
+    files: &Tasks,
     mut config: NodeConfig,
     metrics: PrometheusHandle,
     take: TakeMachine,
 ) -> Result<(), ServerError> {
     let mut stop = StopSignals::listen().map_err(ServerError::Signals)?;
+    let hangup = || signal(SignalKind::hangup()).map_err(ServerError::Signals);
+    let [for_certificate, for_peer_keys, for_keys] = [hangup()?, hangup()?, hangup()?];
     let address = config.http;
     let listen_error = |source| ServerError::Listen { address, source };
     let listener = TcpListener::bind(address).await.map_err(listen_error)?;
@@ -80,16 +95,15 @@ pub(crate) async fn run(
     align_timers(config.heartbeat / TIMERS_PER_HEARTBEAT);
     let machine = take(&config)?;
     let tls = config.tls.clone().map(load_tls).transpose()?;
-    // A node may wait long for others: because of these files, perhaps.
-    let files = Tasks::new();
+    // From here on: a node that waits for others may do so because of these files.
     if let Some(tls) = tls.clone() {
         let watched = Watched::new("certificate", move || tls.reload(clock::wall()));
-        files.spawn("reload the certificate", watched.keep_up(hangup()?));
+        files.spawn("reload the certificate", watched.keep_up(for_certificate));
     }
     if let Some(keys) = config.peer_keys.clone() {
         keys.announce();
         let watched = Watched::new("peer keys", move || keys.reload());
-        files.spawn("reload peer keys", watched.keep_up(hangup()?));
+        files.spawn("reload peer keys", watched.keep_up(for_peer_keys));
     }
     let room = Room::take();
     config.connections_max = room.connections;
@@ -111,7 +125,7 @@ pub(crate) async fn run(
     };
     let gateway = server.gateway.clone();
     let watched = Watched::new("keys", move || gateway.reload_keys());
-    files.spawn("reload keys", watched.keep_up(hangup()?));
+    files.spawn("reload keys", watched.keep_up(for_keys));
     stop.wait().await;
     server.tasks.spawn("second signal", async move {
         // A terminal that is gone may say so more than once.
@@ -119,13 +133,8 @@ pub(crate) async fn run(
         warn!("a second signal: the process ends at once");
         supervisor::exit();
     });
-    files.stop().await;
     server.stop().await;
     Ok(())
-}
-
-fn hangup() -> Result<Signal, ServerError> {
-    signal(SignalKind::hangup()).map_err(ServerError::Signals)
 }
 
 /// Reads or makes the certificate for HTTPS; says how clients come to trust one made for the first

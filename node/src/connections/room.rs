@@ -11,7 +11,8 @@ pub(crate) const CONNECTIONS_MAX: usize = 16_384;
 /// TLS handshakes under way at the same time; more wait in the kernel.
 pub(crate) const HANDSHAKES_MAX: usize = 1024;
 /// Descriptors kept for files and other nodes: 512 of the state's tables, a dozen of the log, eight
-/// connections with each other node, and as many again while they are replaced.
+/// connections with each other node, as many again while they are replaced, and 128 of who has not said yet that it
+/// is one.
 const DESCRIPTORS_KEPT: u64 = 768;
 /// Even where the limit is so low that these may be wanted elsewhere.
 const CONNECTIONS_MIN: usize = 16;

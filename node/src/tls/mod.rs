@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime};
 use arc_swap::ArcSwap;
 use rustls::ServerConfig;
 use rustls::crypto::ring;
-use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use thiserror::Error;
 
@@ -28,7 +28,7 @@ pub(crate) use authority::trust_lines;
 pub(crate) use listener::TlsListener;
 pub(crate) use peers::PeerKeys;
 #[cfg(test)]
-pub(crate) use peers::tests::new_key as new_peer_key;
+pub(crate) use peers::tests::new_peer_key;
 
 /// What clients may speak over TLS, what we like best first.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
@@ -56,7 +56,7 @@ pub(crate) enum TlsSource {
     },
 }
 
-/// Why nothing can be encrypted.
+/// Why a file of certificates or keys cannot be used.
 #[derive(Debug, Error)]
 pub(crate) enum TlsError {
     /// A file cannot be read or written.
@@ -171,14 +171,25 @@ fn read_identity(certificate: &Path, key: &Path) -> Result<Identity, TlsError> {
     };
     let chain = CertificateDer::pem_slice_iter(&chain_pem)
         .collect::<Result<Vec<_>, _>>()
-        .map_err(|error| unusable(certificate, "certificate", error.to_string()))?;
+        .map_err(|error| unusable(certificate, "certificate", fault_of(&error).to_string()))?;
     if chain.is_empty() {
         return Err(unusable(certificate, "certificate", "there is none in it".to_string()));
     }
     let private_key = PrivateKeyDer::from_pem_slice(&key_pem)
-        .map_err(|error| unusable(key, "key", error.to_string()))?;
+        .map_err(|error| unusable(key, "key", fault_of(&error).to_string()))?;
     let version = Version::Read([chain_pem, key_pem].concat());
     Ok(Identity { chain, key: private_key, version })
+}
+
+/// What is wrong with a file in PEM. Not what stands there: it may be a key.
+fn fault_of(error: &pem::Error) -> &'static str {
+    match error {
+        pem::Error::MissingSectionEnd { .. } => "a section does not end",
+        pem::Error::IllegalSectionStart { .. } => "a section does not begin as it should",
+        pem::Error::Base64Decode(_) => "a section is not base64",
+        pem::Error::NoItemsFound => "there is none in it",
+        _ => "it cannot be read",
+    }
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, TlsError> {

@@ -11,7 +11,7 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -29,23 +29,24 @@ use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, ServerConfig,
     SignatureScheme,
 };
+use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 use tracing::info;
 
-use super::{TlsError, read};
+use super::{TlsError, fault_of, read};
 use crate::platform::Stream;
 use crate::reload::Looked;
 
 /// What a node that is called is said to be named: TLS wants a name, and nobody looks at it.
 const ANY_NODE: &str = "node";
+/// So much of a digest tells people one key from another.
+const SHOWN_BYTES: usize = 8;
 
 /// What nodes talk to each other with.
 pub(crate) struct PeerKeys {
     file: PathBuf,
-    /// What the file said when it was last read.
-    content: Mutex<Vec<u8>>,
     ends: ArcSwap<Ends>,
 }
 
@@ -53,8 +54,12 @@ pub(crate) struct PeerKeys {
 struct Ends {
     acceptor: TlsAcceptor,
     connector: TlsConnector,
+    /// The key that we show.
+    shown: PublicKey,
     /// How many keys others may hold.
-    keys: usize,
+    taken: usize,
+    /// What the file said when it was read.
+    content: Vec<u8>,
 }
 
 type PublicKey = SubjectPublicKeyInfoDer<'static>;
@@ -68,27 +73,28 @@ impl fmt::Debug for PeerKeys {
 impl PeerKeys {
     /// Reads the keys.
     pub(crate) fn load(file: PathBuf) -> Result<Self, TlsError> {
-        let content = read(&file)?;
-        let ends = Ends::read(&file, &content)?;
-        Ok(Self { file, content: Mutex::new(content), ends: ArcSwap::from_pointee(ends) })
+        let ends = Ends::read(&file, read(&file)?)?;
+        Ok(Self { file, ends: ArcSwap::from_pointee(ends) })
     }
 
     /// Looks whether there are other keys by now; connections from now on use them.
     pub(crate) fn reload(&self) -> Result<Looked, TlsError> {
-        let mut content = self.content.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = read(&self.file)?;
-        if found == *content {
+        let content = read(&self.file)?;
+        if content == self.ends.load().content {
             return Ok(Looked::Same);
         }
-        self.ends.store(Arc::new(Ends::read(&self.file, &found)?));
-        *content = found;
+        self.ends.store(Arc::new(Ends::read(&self.file, content)?));
         self.announce();
         Ok(Looked::Changed)
     }
 
-    /// Tells people how many keys there are: all nodes should say the same.
+    /// Tells people which key is shown, and how many are taken: all nodes should say the same.
     pub(crate) fn announce(&self) {
-        info!(keys = self.ends.load().keys, file = %self.file.display(), "TLS between nodes");
+        let ends = self.ends.load();
+        let digest = Sha256::digest(&ends.shown);
+        let shows: String =
+            digest[..SHOWN_BYTES].iter().map(|byte| format!("{byte:02x}")).collect();
+        info!(shows, keys = ends.taken, file = %self.file.display(), "TLS between nodes");
     }
 
     /// Encrypts a connection that another node has made.
@@ -110,9 +116,13 @@ fn encrypted(
     address: SocketAddr,
 ) -> io::Result<Stream> {
     let stream = shaken.map_err(|error| {
-        let ip = address.ip();
-        let told = format!("no TLS with {ip}: {error}; give every node the same --peer-key-file");
-        io::Error::new(error.kind(), told)
+        let hint = match error.kind() {
+            io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => {
+                "; give every node the same --peer-key-file"
+            }
+            _ => "",
+        };
+        io::Error::new(error.kind(), format!("no TLS with {}: {error}{hint}", address.ip()))
     })?;
     let (reader, writer) = tokio::io::split(stream);
     Ok(Stream { reader: Box::new(reader), writer: Box::new(writer) })
@@ -120,20 +130,20 @@ fn encrypted(
 
 impl Ends {
     /// What the keys in a file make of connections.
-    fn read(file: &Path, pem: &[u8]) -> Result<Self, TlsError> {
+    fn read(file: &Path, content: Vec<u8>) -> Result<Self, TlsError> {
         let unusable = |reason: String| TlsError::Pem {
             path: file.display().to_string(),
             what: "private key",
             reason,
         };
         let mut keys = Vec::new();
-        for key in PrivateKeyDer::pem_slice_iter(pem) {
-            let key = key.map_err(|error| unusable(error.to_string()))?;
+        for key in PrivateKeyDer::pem_slice_iter(&content) {
+            let key = key.map_err(|error| unusable(fault_of(&error).to_string()))?;
             let key = ring::sign::any_supported_type(&key);
             keys.push(key.map_err(|error| unusable(error.to_string()))?);
         }
         // One that was passed over would be missed only when others show it.
-        if keys.len() != count_keys(pem) {
+        if keys.len() != count_keys(&content) {
             let reason = "a key does not begin on a line of its own, or is encrypted";
             return Err(unusable(reason.to_string()));
         }
@@ -142,22 +152,23 @@ impl Ends {
         let (Some(own), Some(shown)) = (keys.into_iter().next(), public.first().cloned()) else {
             return Err(unusable("there is none in it".to_string()));
         };
-        Self::new(own, &shown, public)
+        Self::new(own, shown, public, content)
     }
 
-    /// Shows a public key, proves by the private one to hold it, and takes whoever holds one of `taken`.
+    /// Shows a public key, proves by the private one to hold it, and takes whoever holds one of the others.
     fn new(
         own: Arc<dyn SigningKey>,
-        shown: &PublicKey,
-        taken: Vec<PublicKey>,
+        shown: PublicKey,
+        others: Vec<PublicKey>,
+        content: Vec<u8>,
     ) -> Result<Self, TlsError> {
-        let keys = taken.len();
+        let taken = others.len();
         // A key by itself stands where a certificate would.
         let certificate = CertificateDer::from(shown.as_ref().to_vec());
         let identity = Arc::new(CertifiedKey::new(vec![certificate], own));
         let provider = Arc::new(ring::default_provider());
         let algorithms = provider.signature_verification_algorithms;
-        let holders = Arc::new(Holders { taken, algorithms });
+        let holders = Arc::new(Holders { taken: others, algorithms });
 
         let resolver = Arc::new(AlwaysResolvesServerRawPublicKeys::new(identity.clone()));
         let mut server = ServerConfig::builder_with_provider(provider.clone())
@@ -175,7 +186,7 @@ impl Ends {
         client.resumption = Resumption::disabled();
         client.enable_sni = false;
         let (acceptor, connector) = (Arc::new(server).into(), Arc::new(client).into());
-        Ok(Self { acceptor, connector, keys })
+        Ok(Self { acceptor, connector, shown, taken, content })
     }
 }
 
@@ -331,17 +342,17 @@ Kyh/1AsYgYIu/S0DjL8DSh8B7wtWCOPL3DLcDY5ULml2+T6hZANiAAQAs40XitzN
     ];
 
     /// A private key, in PEM.
-    pub(crate) fn new_key() -> String {
+    pub(crate) fn new_peer_key() -> String {
         rcgen::KeyPair::generate().unwrap().serialize_pem()
     }
 
     fn ends(pem: &str) -> Result<Ends, TlsError> {
-        Ends::read(Path::new("peer-key.pem"), pem.as_bytes())
+        Ends::read(Path::new("peer-key.pem"), pem.into())
     }
 
     fn keys(ends: Ends) -> PeerKeys {
         let ends = ArcSwap::from_pointee(ends);
-        PeerKeys { file: PathBuf::new(), content: Mutex::default(), ends }
+        PeerKeys { file: PathBuf::new(), ends }
     }
 
     /// Sends a byte, and waits for one: who calls hears only then whether it was taken.
@@ -373,7 +384,7 @@ Kyh/1AsYgYIu/S0DjL8DSh8B7wtWCOPL3DLcDY5ULml2+T6hZANiAAQAs40XitzN
 
     #[tokio::test]
     async fn each_end_looks_at_the_key_of_the_other() {
-        let [one, other] = [new_key(), new_key()];
+        let [one, other] = [new_peer_key(), new_peer_key()];
         let both = format!("{other}{one}");
         let (dialer, answerer) = call(ends(&both).unwrap(), ends(&both).unwrap()).await;
         assert!(dialer.is_ok() && answerer.is_ok());
@@ -389,13 +400,15 @@ Kyh/1AsYgYIu/S0DjL8DSh8B7wtWCOPL3DLcDY5ULml2+T6hZANiAAQAs40XitzN
 
     #[tokio::test]
     async fn to_show_a_key_is_not_to_hold_it() {
-        let [one, other] = [new_key(), new_key()];
+        let [one, other] = [new_peer_key(), new_peer_key()];
         let signing = |pem: &str| {
             let key = PrivateKeyDer::from_pem_slice(pem.as_bytes()).unwrap();
             ring::sign::any_supported_type(&key).unwrap()
         };
         let public = public_part(&*signing(&one)).unwrap();
-        let thief = || Ends::new(signing(&other), &public, vec![public.clone()]).unwrap();
+        let (public, taken) = (public.clone(), vec![public]);
+        let thief =
+            || Ends::new(signing(&other), public.clone(), taken.clone(), Vec::new()).unwrap();
         let (dialer, answerer) = call(thief(), ends(&one).unwrap()).await;
         assert!(told(&answerer).contains("BadSignature"), "{answerer:?}");
         assert!(dialer.is_err());
@@ -413,9 +426,9 @@ Kyh/1AsYgYIu/S0DjL8DSh8B7wtWCOPL3DLcDY5ULml2+T6hZANiAAQAs40XitzN
 
     #[test]
     fn a_key_that_would_be_passed_over_is_noticed() {
-        let [one, other] = [new_key(), new_key()];
+        let [one, other] = [new_peer_key(), new_peer_key()];
         let noted = format!("# the new one\n{other}# the old one\n{one}");
-        assert_eq!(ends(&noted).unwrap().keys, 2);
+        assert_eq!(ends(&noted).unwrap().taken, 2);
         let encrypted = other.replace("PRIVATE", "ENCRYPTED PRIVATE");
         for passed_over in [format!("{}{other}", one.trim_end()), format!("{one}{encrypted}")] {
             assert!(matches!(ends(&passed_over), Err(TlsError::Pem { .. })), "{passed_over}");
@@ -426,7 +439,7 @@ Kyh/1AsYgYIu/S0DjL8DSh8B7wtWCOPL3DLcDY5ULml2+T6hZANiAAQAs40XitzN
     fn keys_are_taken_up_when_the_file_changes_and_what_is_none_changes_nothing() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("peer-key.pem");
-        std::fs::write(&file, new_key()).unwrap();
+        std::fs::write(&file, new_peer_key()).unwrap();
         let keys = PeerKeys::load(file.clone()).unwrap();
         let first = keys.ends.load_full();
         assert!(matches!(keys.reload(), Ok(Looked::Same)));
@@ -439,7 +452,7 @@ Kyh/1AsYgYIu/S0DjL8DSh8B7wtWCOPL3DLcDY5ULml2+T6hZANiAAQAs40XitzN
         std::fs::remove_file(&file).unwrap();
         assert!(matches!(keys.reload(), Err(TlsError::File { .. })));
         assert!(Arc::ptr_eq(&first, &keys.ends.load_full()));
-        std::fs::write(&file, new_key()).unwrap();
+        std::fs::write(&file, new_peer_key()).unwrap();
         assert!(matches!(keys.reload(), Ok(Looked::Changed)));
         assert!(!Arc::ptr_eq(&first, &keys.ends.load_full()));
         assert!(matches!(keys.reload(), Ok(Looked::Same)));
@@ -449,8 +462,19 @@ Kyh/1AsYgYIu/S0DjL8DSh8B7wtWCOPL3DLcDY5ULml2+T6hZANiAAQAs40XitzN
     fn nothing_shows_a_key() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("peer-key.pem");
-        std::fs::write(&file, new_key()).unwrap();
+        let key = new_peer_key();
+        std::fs::write(&file, &key).unwrap();
         let shown = format!("{:?}", PeerKeys::load(file).unwrap());
         assert!(shown.len() < 200 && shown.ends_with("peer-key.pem"), "{shown}");
+        // All of it on one line, as variables and forms make it: parts of it look like the names of sections.
+        let (in_one, escaped) = (key.replace('\n', ""), key.replace('\n', "\\n"));
+        for broken in [in_one, escaped, key.replace("END", "ENDE"), key.replace('M', "!")] {
+            let error = ends(&broken).err().unwrap();
+            let shown = format!("{error} {error:?}");
+            let inside = |byte: &u8| byte.to_string();
+            let bytes: Vec<String> = key.as_bytes()[30..40].iter().map(inside).collect();
+            assert!(!shown.contains(&key[30..40]), "{shown}");
+            assert!(!shown.contains(&bytes.join(", ")), "{shown}");
+        }
     }
 }

@@ -25,6 +25,11 @@ use crate::clock::{self, Instant};
 use crate::platform::{Arriving, Listener, Reader, Stream, Writer};
 use crate::supervisor::Tasks;
 
+/// How long a peer that has connected may take to say who it is: itself it gives up after one second.
+pub(super) const GREETING_DEADLINE: Duration = Duration::from_secs(2);
+/// Connections that have not said yet who they are; more wait in the kernel. Their descriptors are among those that
+/// are kept from clients (`connections::room`).
+pub(super) const GREETINGS_MAX: usize = 128;
 /// Answers waiting to be written on one connection.
 const ANSWERS_MAX: usize = 8192;
 /// Forwarded requests under way on one connection.
@@ -83,9 +88,6 @@ impl Refusals {
     }
 }
 
-/// Connections that have not said yet who they are; more wait in the kernel.
-const GREETINGS_MAX: usize = 1024;
-
 /// Takes connections until the tasks end.
 pub(crate) fn serve(
     tasks: &Tasks,
@@ -118,23 +120,21 @@ pub(crate) fn serve(
     });
 }
 
-/// How long a peer that has connected may take to say who it is.
-const GREETING_DEADLINE: Duration = Duration::from_secs(5);
-
 async fn take(
     arriving: Arriving,
     permit: OwnedSemaphorePermit,
     context: Context,
 ) -> io::Result<()> {
     let greet = async {
-        let Stream { reader, writer } =
-            arriving.await.inspect_err(|error| report_no_tls(error, &context))?;
+        let Stream { reader, writer } = arriving.await?;
         let mut reader = FrameReader::new(reader);
         let greeting = reader.next().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
         Ok::<_, io::Error>((reader, writer, greeting))
     };
     // Whoever opens the port and says nothing is not waited for.
-    let (mut reader, mut writer, greeting) = timeout(GREETING_DEADLINE, greet).await??;
+    let greeted = timeout(GREETING_DEADLINE, greet).await?;
+    let (mut reader, mut writer, greeting) =
+        greeted.inspect_err(|error| report_nonsense(error, &context))?;
     drop(permit);
     let judged = judge(&greeting, &context);
     let mut out = BytesMut::new();
@@ -170,9 +170,9 @@ async fn take(
     }
 }
 
-/// Tells people of somebody who said something that was no TLS, or not ours. Whoever only looks whether the port is
+/// Tells people of somebody who does not talk as nodes do, or has no key of ours. Whoever only looks whether the port is
 /// open says nothing.
-fn report_no_tls(error: &io::Error, context: &Context) {
+fn report_nonsense(error: &io::Error, context: &Context) {
     if error.kind() == io::ErrorKind::InvalidData {
         context.report("no connection with a peer", &error.to_string());
     }

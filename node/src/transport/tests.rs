@@ -1,15 +1,20 @@
 //! Two nodes talk over loopback: order, refusals, deadlines, coming back.
 
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ephemeris_raft::Router;
 use ephemeris_store::catalog::ClusterId;
+use futures_util::future::BoxFuture;
 use tokio::net::TcpListener;
 
+use super::server::{GREETING_DEADLINE, GREETINGS_MAX};
 use super::tcp::Door;
 use super::*;
-use crate::tls::{PeerKeys, new_peer_key as new_key};
+use crate::platform::{Arriving, Listener, Stream};
+use crate::tls::{PeerKeys, new_peer_key};
 
 struct Echo;
 
@@ -251,7 +256,7 @@ async fn is_answered(ours: Option<Arc<PeerKeys>>, theirs: Option<Arc<PeerKeys>>)
 
 #[tokio::test]
 async fn nodes_with_a_common_key_talk_and_no_others() {
-    let [one, other] = [new_key(), new_key()];
+    let [one, other] = [new_peer_key(), new_peer_key()];
     assert!(is_answered(keys(&[&one]), keys(&[&one])).await);
     assert!(!is_answered(keys(&[&other]), keys(&[&one])).await, "another key");
     assert!(!is_answered(keys(&[]), keys(&[&one])).await, "no key");
@@ -260,7 +265,7 @@ async fn nodes_with_a_common_key_talk_and_no_others() {
 
 #[tokio::test]
 async fn one_key_follows_another_node_by_node() {
-    let [old, new] = [new_key(), new_key()];
+    let [old, new] = [new_peer_key(), new_peer_key()];
     let steps: [&[&str]; 4] = [&[&old], &[&old, &new], &[&new, &old], &[&new]];
     for pair in steps.windows(2) {
         let [before, after] = [keys(pair[0]), keys(pair[1])];
@@ -272,7 +277,7 @@ async fn one_key_follows_another_node_by_node() {
 
 #[tokio::test]
 async fn large_messages_pass_encrypted_in_both_directions_at_once() {
-    let (tasks, keys) = (Tasks::new(), keys(&[&new_key()]));
+    let (tasks, keys) = (Tasks::new(), keys(&[&new_peer_key()]));
     let identity = LocalIdentity::new(NodeId(2), 2, Some(ClusterId(7)));
     let address = server_behind(&tasks, identity, Arc::new(Echo), keys.clone()).await;
     let client = client_with(&tasks, address, keys);
@@ -282,5 +287,53 @@ async fn large_messages_pass_encrypted_in_both_directions_at_once() {
         async move { assert!(call.await.unwrap() == message) }
     });
     futures_util::future::join_all(calls).await;
+    tasks.stop().await;
+}
+
+/// A door at which strangers stand who say nothing.
+struct Silence {
+    strangers: Vec<tokio::io::DuplexStream>,
+    let_in: Arc<AtomicUsize>,
+}
+
+impl Listener for Silence {
+    fn accept(&mut self) -> BoxFuture<'_, io::Result<Arriving>> {
+        let (near, far) = tokio::io::duplex(64);
+        self.strangers.push(far);
+        self.let_in.store(self.strangers.len(), Ordering::SeqCst);
+        if self.strangers.len() > 10 * GREETINGS_MAX {
+            return Box::pin(std::future::pending());
+        }
+        let (reader, writer) = tokio::io::split(near);
+        let stream = Stream { reader: Box::new(reader), writer: Box::new(writer) };
+        let arriving: Arriving = Box::pin(std::future::ready(Ok(stream)));
+        Box::pin(std::future::ready(Ok(arriving)))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn so_many_who_say_nothing_are_waited_for_at_once_and_not_for_long() {
+    let (tasks, let_in) = (Tasks::new(), Arc::new(AtomicUsize::new(0)));
+    let silence = Silence { strangers: Vec::new(), let_in: let_in.clone() };
+    let identity = LocalIdentity::new(NodeId(2), 2, None);
+    serve(&tasks, Box::new(silence), identity, Router::new(), Arc::new(Echo));
+    for rounds in 1..4 {
+        tokio::time::sleep(GREETING_DEADLINE / 2).await;
+        assert_eq!(let_in.load(Ordering::SeqCst), rounds * GREETINGS_MAX);
+        tokio::time::sleep(GREETING_DEADLINE / 2).await;
+    }
+    tasks.stop().await;
+}
+
+#[tokio::test]
+async fn who_has_said_who_it_is_takes_no_place_from_others() {
+    let tasks = Tasks::new();
+    let address = server(&tasks, 7, None).await;
+    let mut clients = Vec::new();
+    for _ in 0..=GREETINGS_MAX {
+        let client = client(&tasks, address.clone());
+        assert_eq!(call(&client, b"hello").await.unwrap(), "hello");
+        clients.push(client);
+    }
     tasks.stop().await;
 }
