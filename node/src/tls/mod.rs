@@ -188,7 +188,7 @@ fn fault_of(error: &pem::Error) -> &'static str {
         pem::Error::IllegalSectionStart { .. } => "a section does not begin as it should",
         pem::Error::Base64Decode(_) => "a section is not base64",
         pem::Error::NoItemsFound => "there is none in it",
-        _ => "it cannot be read",
+        pem::Error::Io(_) | pem::Error::SectionTooLarge | _ => "it cannot be read",
     }
 }
 

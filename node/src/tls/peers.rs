@@ -41,8 +41,6 @@ use crate::reload::Looked;
 
 /// What a node that is called is said to be named: TLS wants a name, and nobody looks at it.
 const ANY_NODE: &str = "node";
-/// So much of a digest tells people one key from another.
-const SHOWN_BYTES: usize = 8;
 
 /// What nodes talk to each other with.
 pub(crate) struct PeerKeys {
@@ -92,8 +90,8 @@ impl PeerKeys {
     pub(crate) fn announce(&self) {
         let ends = self.ends.load();
         let digest = Sha256::digest(&ends.shown);
-        let shows: String =
-            digest[..SHOWN_BYTES].iter().map(|byte| format!("{byte:02x}")).collect();
+        let first = digest.first_chunk().expect("it is longer");
+        let shows = format!("{:016x}", u64::from_be_bytes(*first));
         info!(shows, keys = ends.taken, file = %self.file.display(), "TLS between nodes");
     }
 
@@ -116,12 +114,9 @@ fn encrypted(
     address: SocketAddr,
 ) -> io::Result<Stream> {
     let stream = shaken.map_err(|error| {
-        let hint = match error.kind() {
-            io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => {
-                "; give every node the same --peer-key-file"
-            }
-            _ => "",
-        };
+        let said =
+            matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof);
+        let hint = if said { "; give every node the same --peer-key-file" } else { "" };
         io::Error::new(error.kind(), format!("no TLS with {}: {error}{hint}", address.ip()))
     })?;
     let (reader, writer) = tokio::io::split(stream);
